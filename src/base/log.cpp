@@ -1,0 +1,59 @@
+// The log sink: spdlog's stderr sink behind our four functions.
+#include "base/log.h"
+
+#define SPDLOG_FMT_EXTERNAL
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <cstdlib>
+
+namespace deltatune::log {
+namespace {
+
+Level level_from_environment() {
+  const char* text = std::getenv("DELTATUNE_LOG");
+  const std::string_view name = text ? text : "";
+  if (name == "debug") return Level::debug;
+  if (name == "warn") return Level::warn;
+  if (name == "error") return Level::error;
+  return Level::info;
+}
+
+std::atomic<Level>& threshold() {
+  static std::atomic<Level> value{level_from_environment()};
+  return value;
+}
+
+spdlog::logger& logger() {
+  static spdlog::logger instance = [] {
+    spdlog::logger made("deltatune", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.set_pattern("%v");
+    made.set_level(spdlog::level::trace);
+    made.flush_on(spdlog::level::trace);
+    return made;
+  }();
+  return instance;
+}
+
+std::string& prefix() {
+  static std::string text;
+  return text;
+}
+
+}  // namespace
+
+void set_level(Level level) { threshold() = level; }
+Level level() { return threshold(); }
+
+void set_rank(int rank, int world_size) {
+  prefix() = world_size > 1 && rank != 0 ? "[rank " + std::to_string(rank) + "] " : std::string();
+}
+
+void write(Level level, std::string_view text) {
+  if (level < threshold()) return;
+  const char* mark = level == Level::warn ? "warning: " : "";
+  logger().info("{}{}{}", prefix(), mark, text);
+}
+
+}  // namespace deltatune::log
