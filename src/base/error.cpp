@@ -7,13 +7,19 @@ namespace deltatune {
 
 int exit_code(ErrorKind kind) noexcept {
   switch (kind) {
-    case ErrorKind::usage: return 2;
+    case ErrorKind::usage:
+      return 2;
     case ErrorKind::data:
-    case ErrorKind::model: return 3;
-    case ErrorKind::resource: return 4;
-    case ErrorKind::distributed: return 5;
-    case ErrorKind::diverged: return 6;
-    case ErrorKind::internal: return 1;
+    case ErrorKind::model:
+      return 3;
+    case ErrorKind::resource:
+      return 4;
+    case ErrorKind::distributed:
+      return 5;
+    case ErrorKind::diverged:
+      return 6;
+    case ErrorKind::internal:
+      return 1;
   }
   return 1;
 }
@@ -38,7 +44,8 @@ void assertion_failed(const char* condition, const char* file, int line) {
   std::string path(file);
   if (const size_t at = path.rfind("src/"); at != std::string::npos) path = path.substr(at);
   throw Error(ErrorKind::internal, std::string("internal check failed: ") + condition,
-              path + ":" + std::to_string(line), "this is a bug in deltatune; please report it with the command line");
+              path + ":" + std::to_string(line),
+              "this is a bug in deltatune; please report it with the command line");
 }
 
 }  // namespace deltatune

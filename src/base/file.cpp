@@ -21,9 +21,11 @@ namespace {
 }
 
 [[noreturn]] void fail_write(const fs::path& path, int code) {
-  const char* fix = code == ENOSPC || code == EDQUOT ? "free some disk space; nothing that existed before was changed"
-                                                     : "check the folder's permissions";
-  throw Error(ErrorKind::resource, "cannot write " + path.string() + ": " + std::strerror(code), path.string(), fix);
+  const char* fix = code == ENOSPC || code == EDQUOT
+                        ? "free some disk space; nothing that existed before was changed"
+                        : "check the folder's permissions";
+  throw Error(ErrorKind::resource, "cannot write " + path.string() + ": " + std::strerror(code),
+              path.string(), fix);
 }
 
 int open_for_read(const fs::path& path) {
@@ -61,7 +63,9 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
@@ -107,7 +111,9 @@ void FileWriter::write(std::span<const std::byte> bytes) {
   }
 }
 
-void FileWriter::write(std::string_view bytes) { write(std::as_bytes(std::span(bytes))); }
+void FileWriter::write(std::string_view bytes) {
+  write(std::as_bytes(std::span(bytes)));
+}
 
 void FileWriter::close() {
   if (::fsync(descriptor_) != 0) fail_write(path_, errno);

@@ -15,8 +15,8 @@ namespace fs = std::filesystem;
 /// Whole file as bytes. Throws Error{data} when it cannot be read.
 std::string read_file(const fs::path& path);
 
-/// Writes `path`.tmp, fsyncs it, renames it to `path` and fsyncs the folder. Throws Error{resource} (disk full,
-/// no permission) and removes the temporary file.
+/// Writes `path`.tmp, fsyncs it, renames it to `path` and fsyncs the folder. Throws Error{resource} (disk
+/// full, no permission) and removes the temporary file.
 void write_file_atomic(const fs::path& path, std::string_view bytes);
 
 /// fsync of a file or folder by path; throws Error{resource}.
@@ -48,8 +48,8 @@ class MappedFile {
   fs::path path_;
 };
 
-/// An open file that is written front to back. Errors are Error{resource} naming the path; a file that was not
-/// close()d is left as it is (callers write to temporary names).
+/// An open file that is written front to back. Errors are Error{resource} naming the path; a file that was
+/// not close()d is left as it is (callers write to temporary names).
 class FileWriter {
  public:
   explicit FileWriter(const fs::path& path);

@@ -12,7 +12,9 @@ struct Hasher::State {
   XXH3_state_t xxh;
 };
 
-Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+Hasher::Hasher() : state_(std::make_unique<State>()) {
+  XXH3_128bits_reset(&state_->xxh);
+}
 Hasher::~Hasher() = default;
 
 Hasher& Hasher::update(std::span<const std::byte> bytes) {
@@ -36,6 +38,8 @@ std::string Hasher::hex() const {
   return out;
 }
 
-std::string hash_hex(std::string_view text) { return Hasher().update(text).hex(); }
+std::string hash_hex(std::string_view text) {
+  return Hasher().update(text).hex();
+}
 
 }  // namespace deltatune

@@ -1,4 +1,5 @@
-// json::Value on top of nlohmann-json's SAX parser, so that order, number spelling and duplicate keys are ours.
+// json::Value on top of nlohmann-json's SAX parser, so that order, number spelling and duplicate keys are
+// ours.
 #include "base/json.h"
 
 #include <charconv>
@@ -16,13 +17,20 @@ constexpr size_t max_depth = 200;
 
 const char* name_of(Type type) {
   switch (type) {
-    case Type::null: return "null";
-    case Type::boolean: return "boolean";
-    case Type::integer: return "integer";
-    case Type::floating: return "number";
-    case Type::string: return "string";
-    case Type::array: return "array";
-    case Type::object: return "object";
+    case Type::null:
+      return "null";
+    case Type::boolean:
+      return "boolean";
+    case Type::integer:
+      return "integer";
+    case Type::floating:
+      return "number";
+    case Type::string:
+      return "string";
+    case Type::array:
+      return "array";
+    case Type::object:
+      return "object";
   }
   return "?";
 }
@@ -34,8 +42,8 @@ const char* name_of(Type type) {
 // Builds the tree; every callback returns false to stop, with `problem` saying why.
 struct Builder : nlohmann::json_sax<nlohmann::json> {
   Value root;
-  std::vector<Value> open;               // containers not closed yet
-  std::vector<std::string> keys;         // the pending key of each open object ("" for arrays)
+  std::vector<Value> open;                            // containers not closed yet
+  std::vector<std::string> keys;                      // the pending key of each open object ("" for arrays)
   std::vector<std::unordered_set<std::string>> seen;  // keys of each open object
   std::string problem;
   size_t position = 0;
@@ -93,7 +101,8 @@ struct Builder : nlohmann::json_sax<nlohmann::json> {
   bool parse_error(size_t at, const std::string&, const nlohmann::detail::exception& e) override {
     position = at;
     problem = e.what();
-    // nlohmann's text is "[json.exception.parse_error.101] parse error at line 1, column 5: ..."; keep the tail.
+    // nlohmann's text is "[json.exception.parse_error.101] parse error at line 1, column 5: ..."; keep the
+    // tail.
     if (const size_t tail = problem.find(": "); tail != std::string::npos) problem = problem.substr(tail + 2);
     return false;
   }
@@ -136,11 +145,21 @@ void append(std::string& out, const Value& value, int indent, int depth) {
     out.append(static_cast<size_t>(indent * level), ' ');
   };
   switch (value.type()) {
-    case Type::null: out += "null"; return;
-    case Type::boolean: out += value.as_bool() ? "true" : "false"; return;
-    case Type::integer: out += std::to_string(value.as_integer()); return;
-    case Type::floating: append_number(out, value.as_float()); return;
-    case Type::string: out += quote(value.as_string()); return;
+    case Type::null:
+      out += "null";
+      return;
+    case Type::boolean:
+      out += value.as_bool() ? "true" : "false";
+      return;
+    case Type::integer:
+      out += std::to_string(value.as_integer());
+      return;
+    case Type::floating:
+      append_number(out, value.as_float());
+      return;
+    case Type::string:
+      out += quote(value.as_string());
+      return;
     case Type::array: {
       out += '[';
       bool first = true;
@@ -174,7 +193,9 @@ void append(std::string& out, const Value& value, int indent, int depth) {
 
 }  // namespace
 
-const char* Value::type_name() const { return name_of(type()); }
+const char* Value::type_name() const {
+  return name_of(type());
+}
 
 bool Value::as_bool() const {
   if (const bool* b = std::get_if<bool>(&data_)) return *b;
@@ -244,12 +265,18 @@ bool Value::operator==(const Value& other) const {
   }
   if (type() != other.type()) return false;
   switch (type()) {
-    case Type::null: return true;
-    case Type::boolean: return as_bool() == other.as_bool();
-    case Type::string: return as_string() == other.as_string();
-    case Type::array: return as_array() == other.as_array();
-    case Type::object: return as_object() == other.as_object();
-    default: return false;
+    case Type::null:
+      return true;
+    case Type::boolean:
+      return as_bool() == other.as_bool();
+    case Type::string:
+      return as_string() == other.as_string();
+    case Type::array:
+      return as_array() == other.as_array();
+    case Type::object:
+      return as_object() == other.as_object();
+    default:
+      return false;
   }
 }
 
@@ -261,7 +288,9 @@ Value parse(std::string_view text, std::string_view where) {
   throw Error(ErrorKind::data, "malformed JSON: " + builder.problem, place, "repair or remove it");
 }
 
-Value parse_file(const std::string& path) { return parse(read_file(path), path); }
+Value parse_file(const std::string& path) {
+  return parse(read_file(path), path);
+}
 
 std::string dump(const Value& value, int indent) {
   std::string out;
@@ -275,13 +304,27 @@ std::string quote(std::string_view text) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     switch (c) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\b': out += "\\b"; break;
-      case '\f': out += "\\f"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
       default:
         if (byte < 0x20) {
           out += "\\u00";

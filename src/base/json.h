@@ -1,9 +1,9 @@
 // JSON values: a small ordered tree of ours; the parser behind it is nlohmann-json's.
 //
-// Objects keep the order of the file (chat templates print tools in that order). Numbers remember whether they
-// were written as integers, and floats keep their spelling ("1.0", "1e-7"), because templates print them back.
-// Parsing any bytes yields a Value or an Error{data}: depth is limited, duplicate keys, invalid UTF-8 and lone
-// surrogates are refused.
+// Objects keep the order of the file (chat templates print tools in that order). Numbers remember whether
+// they were written as integers, and floats keep their spelling ("1.0", "1e-7"), because templates print them
+// back. Parsing any bytes yields a Value or an Error{data}: depth is limited, duplicate keys, invalid UTF-8
+// and lone surrogates are refused.
 #pragma once
 
 #include <cstdint>
@@ -33,17 +33,17 @@ enum class Type { null, boolean, integer, floating, string, array, object };
 class Value {
  public:
   Value() = default;
-  Value(std::nullptr_t) {}                       // NOLINT(google-explicit-constructor)
-  Value(bool b) : data_(b) {}                    // NOLINT(google-explicit-constructor)
-  Value(int i) : data_(int64_t{i}) {}            // NOLINT(google-explicit-constructor)
-  Value(int64_t i) : data_(i) {}                 // NOLINT(google-explicit-constructor)
-  Value(double d) : data_(Float{d, {}}) {}       // NOLINT(google-explicit-constructor)
-  Value(Float f) : data_(std::move(f)) {}        // NOLINT(google-explicit-constructor)
-  Value(const char* s) : data_(std::string(s)) {}  // NOLINT(google-explicit-constructor)
-  Value(std::string s) : data_(std::move(s)) {}  // NOLINT(google-explicit-constructor)
+  Value(std::nullptr_t) {}                              // NOLINT(google-explicit-constructor)
+  Value(bool b) : data_(b) {}                           // NOLINT(google-explicit-constructor)
+  Value(int i) : data_(int64_t{i}) {}                   // NOLINT(google-explicit-constructor)
+  Value(int64_t i) : data_(i) {}                        // NOLINT(google-explicit-constructor)
+  Value(double d) : data_(Float{d, {}}) {}              // NOLINT(google-explicit-constructor)
+  Value(Float f) : data_(std::move(f)) {}               // NOLINT(google-explicit-constructor)
+  Value(const char* s) : data_(std::string(s)) {}       // NOLINT(google-explicit-constructor)
+  Value(std::string s) : data_(std::move(s)) {}         // NOLINT(google-explicit-constructor)
   Value(std::string_view s) : data_(std::string(s)) {}  // NOLINT(google-explicit-constructor)
-  Value(Array a) : data_(std::move(a)) {}        // NOLINT(google-explicit-constructor)
-  Value(Object o) : data_(std::move(o)) {}       // NOLINT(google-explicit-constructor)
+  Value(Array a) : data_(std::move(a)) {}               // NOLINT(google-explicit-constructor)
+  Value(Object o) : data_(std::move(o)) {}              // NOLINT(google-explicit-constructor)
 
   Type type() const { return static_cast<Type>(data_.index()); }
   /// "null", "boolean", "integer", "number", "string", "array" or "object": for messages.

@@ -43,8 +43,12 @@ std::string& prefix() {
 
 }  // namespace
 
-void set_level(Level level) { threshold() = level; }
-Level level() { return threshold(); }
+void set_level(Level level) {
+  threshold() = level;
+}
+Level level() {
+  return threshold();
+}
 
 void set_rank(int rank, int world_size) {
   prefix() = world_size > 1 && rank != 0 ? "[rank " + std::to_string(rank) + "] " : std::string();

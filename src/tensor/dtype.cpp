@@ -47,11 +47,16 @@ void convert_as(void* to, const void* from, int64_t count) {
 template <class To>
 void convert_to(void* to, const void* from, DType from_dtype, int64_t count) {
   switch (from_dtype) {
-    case DType::f32: return convert_as<To, float>(to, from, count);
-    case DType::bf16: return convert_as<To, bf16>(to, from, count);
-    case DType::f16: return convert_as<To, f16>(to, from, count);
-    case DType::f64: return convert_as<To, double>(to, from, count);
-    default: DELTATUNE_ASSERT(false && "convert: floating dtypes only");
+    case DType::f32:
+      return convert_as<To, float>(to, from, count);
+    case DType::bf16:
+      return convert_as<To, bf16>(to, from, count);
+    case DType::f16:
+      return convert_as<To, f16>(to, from, count);
+    case DType::f64:
+      return convert_as<To, double>(to, from, count);
+    default:
+      DELTATUNE_ASSERT(false && "convert: floating dtypes only");
   }
 }
 
@@ -63,11 +68,16 @@ void convert(void* to, DType to_dtype, const void* from, DType from_dtype, int64
     return;
   }
   switch (to_dtype) {
-    case DType::f32: return convert_to<float>(to, from, from_dtype, count);
-    case DType::bf16: return convert_to<bf16>(to, from, from_dtype, count);
-    case DType::f16: return convert_to<f16>(to, from, from_dtype, count);
-    case DType::f64: return convert_to<double>(to, from, from_dtype, count);
-    default: DELTATUNE_ASSERT(false && "convert: floating dtypes only");
+    case DType::f32:
+      return convert_to<float>(to, from, from_dtype, count);
+    case DType::bf16:
+      return convert_to<bf16>(to, from, from_dtype, count);
+    case DType::f16:
+      return convert_to<f16>(to, from, from_dtype, count);
+    case DType::f64:
+      return convert_to<double>(to, from, from_dtype, count);
+    default:
+      DELTATUNE_ASSERT(false && "convert: floating dtypes only");
   }
 }
 

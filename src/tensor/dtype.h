@@ -1,7 +1,7 @@
 // Element types and their host-side conversions.
 //
-// Storage is bf16 or f32 (f64 only in gradient checks); arithmetic is fp32 (f64 for f64), with one rounding to
-// nearest-even at each store: the rounding contract of docs/numerics.md.
+// Storage is bf16 or f32 (f64 only in gradient checks); arithmetic is fp32 (f64 for f64), with one rounding
+// to nearest-even at each store: the rounding contract of docs/numerics.md.
 #pragma once
 
 #include <bit>
@@ -38,12 +38,16 @@ inline constexpr DType dtype_of<int64_t> = DType::i64;
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f32:
-    case DType::i32: return 4;
+    case DType::i32:
+      return 4;
     case DType::bf16:
-    case DType::f16: return 2;
+    case DType::f16:
+      return 2;
     case DType::f64:
-    case DType::i64: return 8;
-    case DType::u8: return 1;
+    case DType::i64:
+      return 8;
+    case DType::u8:
+      return 1;
   }
   return 0;
 }
@@ -51,20 +55,29 @@ constexpr size_t size_of(DType dtype) {
 /// "f32", "bf16", ...: for messages and reports.
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "f32";
-    case DType::bf16: return "bf16";
-    case DType::f16: return "f16";
-    case DType::f64: return "f64";
-    case DType::i32: return "i32";
-    case DType::i64: return "i64";
-    case DType::u8: return "u8";
+    case DType::f32:
+      return "f32";
+    case DType::bf16:
+      return "bf16";
+    case DType::f16:
+      return "f16";
+    case DType::f64:
+      return "f64";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::u8:
+      return "u8";
   }
   return "?";
 }
 
 /// The dtype in which values stored as `storage` are computed and in which statistics, gradients, gates and
 /// other never-rounded values are kept: f64 for f64, else f32.
-constexpr DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
+constexpr DType compute_dtype(DType storage) {
+  return storage == DType::f64 ? DType::f64 : DType::f32;
+}
 
 /// The same for C++ types: compute_t<bf16> is float.
 template <class T>
@@ -78,9 +91,15 @@ struct Compute<double> {
 template <class T>
 using compute_t = typename Compute<T>::type;
 
-inline float widen(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
-inline float widen(float x) { return x; }
-inline double widen(double x) { return x; }
+inline float widen(bf16 x) {
+  return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16);
+}
+inline float widen(float x) {
+  return x;
+}
+inline double widen(double x) {
+  return x;
+}
 /// IEEE half to single, all 65,536 patterns.
 float widen(f16 x);
 

@@ -1,5 +1,5 @@
-// A set of named tensors that can be read one at a time: what a checkpoint folder offers to the model and what
-// the parameter store offers to the checkpoint writer.
+// A set of named tensors that can be read one at a time: what a checkpoint folder offers to the model and
+// what the parameter store offers to the checkpoint writer.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ class ParamSource {
   virtual ~ParamSource() = default;
   /// nullptr when there is no tensor of that name.
   virtual const TensorInfo* find(std::string_view name) const = 0;
-  /// Writes the tensor's bytes (row-major, little-endian, in its own dtype) to `to`, which has room for exactly
-  /// count * size_of(dtype). Throws Error{model} when the bytes cannot be read.
+  /// Writes the tensor's bytes (row-major, little-endian, in its own dtype) to `to`, which has room for
+  /// exactly count * size_of(dtype). Throws Error{model} when the bytes cannot be read.
   virtual void read(std::string_view name, std::byte* to) const = 0;
 };
 

@@ -1,8 +1,9 @@
 // Tensor and CTensor: writable and read-only views.
 //
-// Invariants: contiguous, row-major, rank at most 4; a view never owns; the element type is checked on as<T>();
-// Tensor converts to CTensor, never back; a view with data == nullptr is "empty" and, given as an op's output,
-// means "not wanted". No strides, no broadcasting. Host-only code and .cu files both include this header.
+// Invariants: contiguous, row-major, rank at most 4; a view never owns; the element type is checked on
+// as<T>(); Tensor converts to CTensor, never back; a view with data == nullptr is "empty" and, given as an
+// op's output, means "not wanted". No strides, no broadcasting. Host-only code and .cu files both include
+// this header.
 #pragma once
 
 #include <array>
@@ -58,7 +59,9 @@ struct View {
     DELTATUNE_ASSERT(shape.rank >= 1 && begin >= 0 && rows >= 0 && begin + rows <= shape[0]);
     View out = *this;
     out.shape.d[0] = rows;
-    if (data) out.data = data + static_cast<size_t>(begin * (shape.count() / (shape[0] ? shape[0] : 1))) * size_of(dtype);
+    if (data)
+      out.data =
+          data + static_cast<size_t>(begin * (shape.count() / (shape[0] ? shape[0] : 1))) * size_of(dtype);
     return out;
   }
   /// The same elements under another shape of the same count.
@@ -69,8 +72,7 @@ struct View {
     return out;
   }
   operator View<const std::byte>() const  // NOLINT(google-explicit-constructor)
-    requires(!std::is_const_v<Byte>)
-  {
+      requires(!std::is_const_v<Byte>) {
     return {data, dtype, shape};
   }
 };
@@ -82,10 +84,14 @@ using CTensor = View<const std::byte>;
 template <class F>
 decltype(auto) by_float(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f64: return f(double{});
-    default: break;
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(bf16{});
+    case DType::f64:
+      return f(double{});
+    default:
+      break;
   }
   throw Error(ErrorKind::internal, std::string("no kernel for dtype ") + name_of(dtype));
 }

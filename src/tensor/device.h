@@ -1,0 +1,159 @@
+// Device, Buffer, Stream and Event: the same four on the CPU, on CUDA and on the null device of `plan`.
+//
+// Work given to a stream runs in order; between streams only record/wait order it; the host may read nothing
+// before sync(). All memory comes from Device::allocate, which keeps the memory plan and counts: after the
+// trainer is built the count never changes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensor/memory_plan.h"
+#include "tensor/tensor.h"
+
+namespace deltatune {
+
+struct Kernels;  // ops/kernels.h
+class Device;
+
+/// Which kernels' requirements and scratch sizes apply. The null device plans for a target.
+enum class Target { cpu, cuda };
+
+/// One allocation; gives its memory back when it is destroyed. Contents are undefined at first.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device* device, std::byte* data, size_t size) : device_(device), data_(data), size_(size) {}
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  std::span<std::byte> span() const { return {data_, size_}; }
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void swap(Buffer& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+  }
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+/// A point in a stream's work. Filled by Stream::record; what it holds is the device's business.
+struct Event {
+  std::shared_ptr<void> native;
+};
+
+/// What one op cost so far on a stream: the counters that plan, meters and profiler read.
+struct OpTotals {
+  int64_t calls = 0;
+  double bytes = 0;    ///< read and written, each tensor once
+  double flops = 0;    ///< multiplications and additions
+  double seconds = 0;  ///< host time inside the call; 0 unless timing is on
+};
+
+/// An ordered queue of work with the kernel table to run it on, scratch memory and per-op counters.
+class Stream {
+ public:
+  static constexpr size_t max_ops = 64;
+
+  Stream(Device& device, const Kernels& kernels, std::string name)
+      : device_(device), kernels_(&kernels), name_(std::move(name)) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device& device() const { return device_; }
+  const Kernels& kernels() const { return *kernels_; }
+  const std::string& name() const { return name_; }
+  /// The machine's own handle (a cudaStream_t), or nullptr.
+  virtual void* native() const { return nullptr; }
+
+  virtual void record(Event& event) = 0;
+  virtual void wait(const Event& event) = 0;
+  /// Returns when all work so far is done; rethrows an error of that work.
+  virtual void sync() = 0;
+  /// Copies host bytes to device memory of this stream's device, or back. `host` stays valid until sync().
+  virtual void upload(Tensor to, const void* host) = 0;
+  virtual void download(void* host, CTensor from) = 0;
+
+  /// Runs `work` in stream order: at once (the default), or on the stream's own thread.
+  virtual void run(std::function<void()> work) { work(); }
+  /// True when run() calls its argument before returning: ops then skip the std::function.
+  virtual bool runs_inline() const { return true; }
+
+  /// Scratch of the op that is running: at most what the memory plan reserved.
+  std::byte* scratch(size_t bytes) const {
+    DELTATUNE_ASSERT(bytes <= scratch_.size());
+    return scratch_.data();
+  }
+  void set_scratch(std::span<std::byte> memory) { scratch_ = memory; }
+  /// Ops announce what the selected kernel needs; the largest wish of a measured step becomes the
+  /// reservation.
+  void require_scratch(size_t bytes) {
+    if (bytes > scratch_wish_) scratch_wish_ = bytes;
+  }
+  size_t scratch_wish() const { return scratch_wish_; }
+
+  std::array<OpTotals, max_ops>& totals() { return totals_; }
+  const std::array<OpTotals, max_ops>& totals() const { return totals_; }
+  bool timing() const { return timing_; }
+  void set_timing(bool on) { timing_ = on; }
+
+ private:
+  Device& device_;
+  const Kernels* kernels_;
+  std::string name_;
+  std::span<std::byte> scratch_;
+  size_t scratch_wish_ = 0;
+  std::array<OpTotals, max_ops> totals_{};
+  bool timing_ = false;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const char* name() const = 0;  ///< "cpu", "cuda:0", "null"
+  virtual Target target() const = 0;
+  /// True on the null device: addresses must not be touched and nothing is computed.
+  virtual bool is_null() const { return false; }
+  virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
+
+  /// Throws Error{resource} with the plan's largest regions when the memory is not there.
+  Buffer allocate(size_t bytes, std::string name, std::string owner, Lifetime lifetime);
+  const MemoryPlan& plan() const { return plan_; }
+  uint64_t allocation_count() const { return allocation_count_; }
+  /// Bytes held now.
+  size_t allocated_bytes() const { return allocated_bytes_; }
+
+ protected:
+  /// nullptr: no memory.
+  virtual std::byte* allocate_raw(size_t bytes) = 0;
+  virtual void free_raw(std::byte* data, size_t bytes) noexcept = 0;
+
+ private:
+  friend class Buffer;
+  void release(std::byte* data, size_t bytes) noexcept;
+
+  MemoryPlan plan_;
+  uint64_t allocation_count_ = 0;
+  size_t allocated_bytes_ = 0;
+};
+
+}  // namespace deltatune
