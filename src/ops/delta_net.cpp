@@ -1,0 +1,271 @@
+// ops::gdn_prologue, gated_delta and gated_rmsnorm: shapes, costs and dispatch. Formulas: ops/delta_net.h.
+//
+// Counting of floating-point operations: a multiplication and an addition are one each; exp, sigmoid, sqrt
+// and division count as one. gated_delta counts the chunked algorithm (Yang et al. 2024, section 3.3) on the
+// chunks that this row really has, matrix products only, full squares where a triangle would do - whatever
+// algorithm the selected kernel uses.
+#include "ops/delta_net.h"
+
+#include "base/thread_pool.h"
+#include "ops/op.h"
+#include "ops/ops.h"
+
+namespace deltatune::ops {
+namespace {
+
+void check(const CTensor& x, DType dtype, const Shape& shape) {
+  DELTATUNE_ASSERT(!x.empty() && x.dtype == dtype && x.shape == shape);
+}
+/// For outputs: an empty view is an output that is not wanted.
+void check_output(const CTensor& x, DType dtype, const Shape& shape) {
+  DELTATUNE_ASSERT(x.empty() || (x.dtype == dtype && x.shape == shape));
+}
+
+void check(const GdnShape& shape) {
+  DELTATUNE_ASSERT(shape.key_heads > 0 && shape.value_heads > 0 && shape.key_dim > 0 && shape.value_dim > 0);
+  DELTATUNE_ASSERT(shape.value_heads % shape.key_heads == 0 && shape.conv_width > 0);
+}
+
+void check(const Segments& segments, int64_t tokens) {
+  check(segments.positions_T, DType::i32, {tokens});
+  DELTATUNE_ASSERT(!segments.chunks.empty() && segments.chunks.dtype == DType::i32 &&
+                   segments.chunks.shape.rank == 2 && segments.chunks.dim(1) == 4);
+  DELTATUNE_ASSERT(segments.num_chunks <= segments.chunks.dim(0) && segments.documents() >= 1);
+}
+
+double bytes_of(std::initializer_list<CTensor> tensors) {
+  double sum = 0;
+  for (const CTensor& x : tensors) sum += static_cast<double>(x.bytes());
+  return sum;
+}
+
+/// The chunks of a row: how many, and the sums of their lengths to the powers 1 to 3.
+struct ChunkSums {
+  double count = 0, n = 0, n2 = 0, n3 = 0;
+
+  explicit ChunkSums(const Segments& segments) {
+    for (int64_t d = 0; d < segments.documents(); ++d) {
+      const int32_t* const start = segments.host_cu_seqlens.data() + d;
+      add(static_cast<double>((start[1] - start[0]) / gdn_chunk), static_cast<double>(gdn_chunk));
+      const int64_t rest = (start[1] - start[0]) % gdn_chunk;
+      if (rest) add(1, static_cast<double>(rest));
+    }
+  }
+  void add(double times, double length) {
+    count += times;
+    n += times * length;
+    n2 += times * length * length;
+    n3 += times * length * length * length;
+  }
+};
+
+/// Columns of proj that the prologue touches: all but z.
+double prologue_columns_bytes(const CTensor& proj_TN, const GdnShape& shape) {
+  if (proj_TN.empty()) return 0;
+  const int64_t columns = shape.channels() + 2 * shape.value_heads;
+  return static_cast<double>(proj_TN.dim(0) * columns) * static_cast<double>(size_of(proj_TN.dtype));
+}
+
+/// The z columns, of T Hv dv elements.
+double z_bytes(const CTensor& proj_TN, const GdnShape& shape) {
+  if (proj_TN.empty()) return 0;
+  return static_cast<double>(proj_TN.dim(0) * shape.values()) * static_cast<double>(size_of(proj_TN.dtype));
+}
+
+/// States of the chunks in use.
+double state_bytes(const CTensor& states_CHKV, const ChunkSums& chunks) {
+  if (states_CHKV.empty()) return 0;
+  return static_cast<double>(states_CHKV.bytes()) / static_cast<double>(states_CHKV.dim(0)) * chunks.count;
+}
+
+void check_states(const CTensor& states_CHKV, const Segments& segments, DType compute,
+                  const GdnShape& shape) {
+  DELTATUNE_ASSERT(states_CHKV.dtype == compute && states_CHKV.shape.rank == 4 &&
+                   states_CHKV.dim(0) >= segments.num_chunks && states_CHKV.dim(1) == shape.value_heads &&
+                   states_CHKV.dim(2) == shape.key_dim && states_CHKV.dim(3) == shape.value_dim);
+}
+
+/// The cpu kernels share their scratch arithmetic with `plan`; other targets need none of it.
+bool plans_cpu(const Stream& stream) {
+  return stream.device().target() == Target::cpu;
+}
+
+}  // namespace
+
+void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_THV, Tensor g_TH,
+                          Tensor beta_TH, Tensor q_rstd_TH, Tensor k_rstd_TH, CTensor proj_TN,
+                          CTensor conv_CW, CTensor A_log_H, CTensor dt_bias_H, const Segments& segments,
+                          GdnShape shape) {
+  const int64_t T = proj_TN.dim(0);
+  const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(segments, T);
+  check(proj_TN, storage, {T, shape.columns()});
+  check(conv_CW, storage, {shape.channels(), shape.conv_width});
+  check(A_log_H, compute, {shape.value_heads});
+  check(dt_bias_H, compute, {shape.value_heads});
+  for (const Tensor& x : {q_THK, k_THK}) check_output(x, storage, {T, shape.key_heads, shape.key_dim});
+  check_output(v_THV, storage, {T, shape.value_heads, shape.value_dim});
+  for (const Tensor& x : {g_TH, beta_TH}) check_output(x, compute, {T, shape.value_heads});
+  for (const Tensor& x : {q_rstd_TH, k_rstd_TH}) check_output(x, compute, {T, shape.key_heads});
+  if (plans_cpu(stream)) stream.require_scratch(gdn_prologue_forward_scratch(shape, compute, thread_count()));
+  const double bytes = prologue_columns_bytes(proj_TN, shape) +
+                       bytes_of({q_THK, k_THK, v_THV, g_TH, beta_TH, q_rstd_TH, k_rstd_TH, conv_CW, A_log_H,
+                                 dt_bias_H, segments.positions_T});
+  // Per channel 2W for the taps and 2 for SiLU, 3 more for l2norm; per gate about 8.
+  const double flops =
+      static_cast<double>(T) * static_cast<double>((2 * shape.conv_width + 2) * shape.channels() +
+                                                   6 * shape.keys() + 8 * shape.value_heads);
+  const OpScope scope(stream, Op::gdn_prologue_forward, {bytes, flops});
+  submit(stream, [=, &stream] {
+    stream.kernels().gdn_prologue_forward(stream, q_THK, k_THK, v_THV, g_TH, beta_TH, q_rstd_TH, k_rstd_TH,
+                                          proj_TN, conv_CW, A_log_H, dt_bias_H, segments, shape);
+  });
+}
+
+void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Tensor dA_log_H,
+                           Tensor ddt_bias_H, CTensor dq_THK, CTensor dk_THK, CTensor dv_THV, CTensor dg_TH,
+                           CTensor dbeta_TH, CTensor proj_TN, CTensor conv_CW, CTensor A_log_H,
+                           CTensor dt_bias_H, CTensor q_THK, CTensor k_THK, CTensor q_rstd_TH,
+                           CTensor k_rstd_TH, const Segments& segments, GdnShape shape) {
+  const int64_t T = proj_TN.dim(0);
+  const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(segments, T);
+  check(proj_TN, storage, {T, shape.columns()});
+  check_output(dproj_TN, storage, {T, shape.columns()});
+  check(conv_CW, storage, {shape.channels(), shape.conv_width});
+  check_output(dconv_CW, compute, {shape.channels(), shape.conv_width});
+  for (const CTensor& x : {A_log_H, dt_bias_H}) check(x, compute, {shape.value_heads});
+  for (const Tensor& x : {dA_log_H, ddt_bias_H}) check_output(x, compute, {shape.value_heads});
+  for (const CTensor& x : {q_THK, k_THK, dq_THK, dk_THK}) {
+    check(x, storage, {T, shape.key_heads, shape.key_dim});
+  }
+  check(dv_THV, storage, {T, shape.value_heads, shape.value_dim});
+  for (const CTensor& x : {dg_TH, dbeta_TH}) check(x, compute, {T, shape.value_heads});
+  for (const CTensor& x : {q_rstd_TH, k_rstd_TH}) check(x, compute, {T, shape.key_heads});
+  if (plans_cpu(stream))
+    stream.require_scratch(gdn_prologue_backward_scratch(shape, compute, thread_count()));
+  // Gradients of parameters are read and written.
+  const double bytes = prologue_columns_bytes(proj_TN, shape) + prologue_columns_bytes(dproj_TN, shape) +
+                       2 * bytes_of({dconv_CW, dA_log_H, ddt_bias_H}) +
+                       bytes_of({dq_THK, dk_THK, dv_THV, dg_TH, dbeta_TH, conv_CW, A_log_H, dt_bias_H, q_THK,
+                                 k_THK, q_rstd_TH, k_rstd_TH, segments.positions_T});
+  // Per channel 2W each for recomputing c, for dx and for dconv, 6 for SiLU, 5 more for l2norm; per gate 14.
+  const double flops =
+      static_cast<double>(T) * static_cast<double>((6 * shape.conv_width + 6) * shape.channels() +
+                                                   10 * shape.keys() + 14 * shape.value_heads);
+  const OpScope scope(stream, Op::gdn_prologue_backward, {bytes, flops});
+  submit(stream, [=, &stream] {
+    stream.kernels().gdn_prologue_backward(stream, dproj_TN, dconv_CW, dA_log_H, ddt_bias_H, dq_THK, dk_THK,
+                                           dv_THV, dg_TH, dbeta_TH, proj_TN, conv_CW, A_log_H, dt_bias_H,
+                                           q_THK, k_THK, q_rstd_TH, k_rstd_TH, segments, shape);
+  });
+}
+
+void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
+                         CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments& segments,
+                         GdnShape shape) {
+  const int64_t T = q_THK.dim(0);
+  const DType storage = q_THK.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(segments, T);
+  for (const CTensor& x : {q_THK, k_THK}) check(x, storage, {T, shape.key_heads, shape.key_dim});
+  check(v_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check_output(o_THV, storage, v_THV.shape);
+  for (const CTensor& x : {g_TH, beta_TH}) check(x, compute, {T, shape.value_heads});
+  if (!states_CHKV.empty()) check_states(states_CHKV, segments, compute, shape);
+  if (plans_cpu(stream)) stream.require_scratch(gated_delta_forward_scratch(shape, compute, thread_count()));
+  const ChunkSums chunks(segments);
+  const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
+  // Per value head and chunk of n: K S, Q S and the new state of 2 n dk dv; K K^T and Q K^T of 2 n^2 dk; A W
+  // and P D of 2 n^2 dv.
+  const double flops =
+      static_cast<double>(shape.value_heads) * (6 * chunks.n * dk * dv + 4 * chunks.n2 * (dk + dv));
+  const double bytes =
+      bytes_of({o_THV, q_THK, k_THK, v_THV, g_TH, beta_TH}) + state_bytes(states_CHKV, chunks);
+  const OpScope scope(stream, Op::gated_delta_forward, {bytes, flops});
+  submit(stream, [=, &stream] {
+    stream.kernels().gated_delta_forward(stream, o_THV, states_CHKV, q_THK, k_THK, v_THV, g_TH, beta_TH,
+                                         segments, shape);
+  });
+}
+
+void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor dv_THV, Tensor dg_TH,
+                          Tensor dbeta_TH, CTensor do_THV, CTensor states_CHKV, CTensor q_THK, CTensor k_THK,
+                          CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments& segments,
+                          GdnShape shape) {
+  const int64_t T = q_THK.dim(0);
+  const DType storage = q_THK.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(segments, T);
+  for (const CTensor& x : {q_THK, k_THK}) check(x, storage, {T, shape.key_heads, shape.key_dim});
+  for (const Tensor& x : {dq_THK, dk_THK}) check_output(x, storage, q_THK.shape);
+  for (const CTensor& x : {v_THV, do_THV}) check(x, storage, {T, shape.value_heads, shape.value_dim});
+  check_output(dv_THV, storage, v_THV.shape);
+  for (const CTensor& x : {g_TH, beta_TH}) check(x, compute, {T, shape.value_heads});
+  for (const Tensor& x : {dg_TH, dbeta_TH}) check_output(x, compute, {T, shape.value_heads});
+  DELTATUNE_ASSERT(!states_CHKV.empty());
+  check_states(states_CHKV, segments, compute, shape);
+  if (plans_cpu(stream)) stream.require_scratch(gated_delta_backward_scratch(shape, compute, thread_count()));
+  const ChunkSums chunks(segments);
+  const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
+  // Per value head and chunk of n, from the stored state S and with R the gradient of the state leaving: of
+  // 2 n dk dv: K S, K R, dO S^T, D R^T, dU S^T, Q^T dO, K^T dU; of 2 n^2 dk: K K^T, Q K^T, dA K, dA^T Q,
+  // (M + M^T) K; of 2 n^2 dv: A W, P^T dO, A^T dD, dD W^T, dO D^T; of 2 n^3: T^T dT T^T, twice.
+  const double flops = static_cast<double>(shape.value_heads) *
+                       (14 * chunks.n * dk * dv + 10 * chunks.n2 * (dk + dv) + 4 * chunks.n3);
+  const double bytes =
+      bytes_of({dq_THK, dk_THK, dv_THV, dg_TH, dbeta_TH, do_THV, q_THK, k_THK, v_THV, g_TH, beta_TH}) +
+      state_bytes(states_CHKV, chunks);
+  const OpScope scope(stream, Op::gated_delta_backward, {bytes, flops});
+  submit(stream, [=, &stream] {
+    stream.kernels().gated_delta_backward(stream, dq_THK, dk_THK, dv_THV, dg_TH, dbeta_TH, do_THV,
+                                          states_CHKV, q_THK, k_THK, v_THV, g_TH, beta_TH, segments, shape);
+  });
+}
+
+void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN,
+                           CTensor w_V, GdnShape shape, float eps) {
+  const int64_t T = proj_TN.dim(0);
+  const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(proj_TN, storage, {T, shape.columns()});
+  check(o_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check_output(y_THV, storage, o_THV.shape);
+  check_output(rstd_TH, compute, {T, shape.value_heads});
+  check(w_V, compute, {shape.value_dim});
+  // Per element 2 for the sum of squares, 2 for the scale, 3 for the gate.
+  const OpScope scope(stream, Op::gated_rmsnorm_forward,
+                      {bytes_of({y_THV, rstd_TH, o_THV, w_V}) + z_bytes(proj_TN, shape),
+                       7 * static_cast<double>(o_THV.count())});
+  submit(stream, [=, &stream] {
+    stream.kernels().gated_rmsnorm_forward(stream, y_THV, rstd_TH, o_THV, proj_TN, w_V, shape, eps);
+  });
+}
+
+void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tensor dw_V, CTensor dy_THV,
+                            CTensor o_THV, CTensor proj_TN, CTensor w_V, CTensor rstd_TH, GdnShape shape) {
+  const int64_t T = proj_TN.dim(0);
+  const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
+  check(shape);
+  check(proj_TN, storage, {T, shape.columns()});
+  check_output(dproj_TN, storage, proj_TN.shape);
+  for (const CTensor& x : {dy_THV, o_THV}) check(x, storage, {T, shape.value_heads, shape.value_dim});
+  check_output(do_THV, storage, o_THV.shape);
+  check(rstd_TH, compute, {T, shape.value_heads});
+  check(w_V, compute, {shape.value_dim});
+  check_output(dw_V, compute, {shape.value_dim});
+  if (plans_cpu(stream)) stream.require_scratch(gated_rmsnorm_backward_scratch(shape, compute, T));
+  // Per element: the gate and its derivative 7, dn 2, mean 2, do 3, dz 4, dw 3.
+  const OpScope scope(stream, Op::gated_rmsnorm_backward,
+                      {bytes_of({do_THV, dw_V, dw_V, dy_THV, o_THV, w_V, rstd_TH}) + z_bytes(proj_TN, shape) +
+                           z_bytes(dproj_TN, shape),
+                       21 * static_cast<double>(o_THV.count())});
+  submit(stream, [=, &stream] {
+    stream.kernels().gated_rmsnorm_backward(stream, do_THV, dproj_TN, dw_V, dy_THV, o_THV, proj_TN, w_V,
+                                            rstd_TH, shape);
+  });
+}
+
+}  // namespace deltatune::ops
