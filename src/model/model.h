@@ -1,0 +1,73 @@
+// The model: configuration, parameters, saved activations of all blocks, and the calls of a step in order:
+//   embed, forward_block(0..L-1), loss, then backward_block(L-1..0), backward_embedding.
+//
+// The caller holds the weights and gradients (lists indexed like ParamTable::params) and only has to have the
+// ones of the called block there. The model does not know where it runs or whether it is sharded.
+#pragma once
+
+#include <vector>
+
+#include "model/block.h"
+#include "model/config.h"
+#include "model/head.h"
+#include "model/params.h"
+
+namespace deltatune {
+
+/// One packed row on the device.
+struct RowInputs {
+  CTensor tokens_T;  ///< i32
+  CTensor order_T;   ///< i32: positions sorted by token id
+  Segments segments;
+  Head::Targets targets;
+};
+
+class Model {
+ public:
+  Model(ModelConfig config, ModelParams params, DType storage, int64_t tokens, int64_t max_documents);
+
+  const ModelConfig& config() const { return config_; }
+  const ModelParams& params() const { return params_; }
+  int64_t tokens() const { return tokens_; }
+  int64_t max_chunks() const { return max_chunks_; }
+  DType storage() const { return storage_; }
+
+  /// Places all activations: kept ones in `kept`, the others in `shared`; temporaries come from `work` during
+  /// calls. Called once to measure and once for real.
+  void bind(Arena& kept, Arena& shared, Arena& work, Keep keep);
+  /// Uploads constants (rotary frequencies). After the real bind().
+  void initialise(Stream&);
+
+  void embed(Stream&, const std::vector<CTensor>& weights, const RowInputs&);
+  void forward_block(Stream&, const std::vector<CTensor>& weights, int64_t layer, const RowInputs&);
+  /// Adds to loss_sum_1; with `train` also the head's gradients and the first gradient of hidden states.
+  void loss(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads, Tensor loss_sum_1,
+            bool train, const RowInputs&);
+  void logits(Stream&, const std::vector<CTensor>& weights, const Head::Targets& rows, const RowInputs&,
+              const std::function<void(int64_t, CTensor)>& each);
+  void backward_block(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
+                      int64_t layer, const RowInputs&);
+  void backward_embedding(Stream&, const std::vector<Tensor>& grads, const RowInputs&);
+
+ private:
+  Row row(const RowInputs&) const;
+  Head::Weights head_weights(const std::vector<CTensor>& weights) const;
+
+  ModelConfig config_;
+  ModelParams params_;
+  DType storage_;
+  int64_t tokens_;
+  int64_t max_chunks_;
+  std::vector<float> frequencies_;
+
+  Keep keep_;
+  Arena* work_ = nullptr;
+  Tensor inv_freq_;
+  std::vector<Block::Saved> saved_;
+  // Between blocks: the residual pair going forward, the gradient's ping and pong going backward.
+  Tensor stream_a_TD_, stream_b_TD_;
+  Residual residual_;
+  bool gradient_in_a_ = false;
+};
+
+}  // namespace deltatune
