@@ -1,0 +1,52 @@
+// Offsets of parameters in flat groups.
+#include "shard/layout.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace deltatune {
+namespace {
+int64_t round_up(int64_t n, int64_t unit) {
+  return (n + unit - 1) / unit * unit;
+}
+}  // namespace
+
+ShardLayout::ShardLayout(const ParamTable& table, int world) : world_size(world) {
+  DELTATUNE_ASSERT(world >= 1);
+  placements.resize(table.params.size());
+  for (const ParamGroup& group : table.groups) {
+    int64_t used = 0;
+    for (const int index : group.params) {
+      const Param& param = table.params[static_cast<size_t>(index)];
+      Placement& place = placements[static_cast<size_t>(index)];
+      int64_t& cursor = param.keep_f32 ? f32_elements : used;
+      place = {param.keep_f32, cursor};
+      cursor = round_up(cursor + param.shape.count(), alignment);
+    }
+    padded.push_back(round_up(used, alignment * world));
+  }
+}
+
+std::vector<OptimizerRange> ShardLayout::ranges(const ParamTable& table, int group, int64_t begin,
+                                                int64_t count) const {
+  std::vector<OptimizerRange> out;
+  for (size_t i = 0; i < table.params.size(); ++i) {
+    const Param& param = table.params[i];
+    const Placement& place = placements[i];
+    if (place.in_f32_group != (group < 0) || (group >= 0 && param.group != group)) continue;
+    const int64_t first = std::max(place.offset, begin);
+    const int64_t last = std::min(place.offset + param.shape.count(), begin + count);
+    if (first >= last) continue;
+    // Neighbours that are treated alike become one range: the padding between them is zero everywhere.
+    if (!out.empty() && out.back().decay == param.decay &&
+        first - begin - (out.back().begin + out.back().count) < alignment) {
+      out.back().count = last - begin - out.back().begin;
+    } else {
+      out.push_back({first - begin, last - first, param.decay});
+    }
+  }
+  return out;
+}
+
+}  // namespace deltatune

@@ -1,0 +1,127 @@
+// ParamStore's dealings with the outside: checkpoints in, initial values, slices out.
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/rng.h"
+#include "ops/ops.h"
+#include "shard/param_store.h"
+
+namespace deltatune {
+namespace {
+
+int64_t columns_of(const Param& param) {
+  return param.shape.rank == 2 ? param.shape[1] : 1;
+}
+
+// One element of an initialiser: a pure function of (seed, parameter, element).
+float initial_value(Init init, double range, uint64_t seed, uint64_t parameter, uint64_t element) {
+  if (init == Init::zeros) return 0;
+  if (init == Init::ones) return 1;
+  const Philox4 r = philox(seed, parameter, element);
+  const auto uniform = [](uint32_t high, uint32_t low) {
+    return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+  };
+  const double u = uniform(r.x[0], r.x[1]);
+  if (init == Init::log_uniform) return static_cast<float>(std::log(0.01 + (16 - 0.01) * u));
+  const double v = uniform(r.x[2], r.x[3]);
+  return static_cast<float>(range * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * std::numbers::pi * v));
+}
+
+}  // namespace
+
+void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlice& slice, const float* from) {
+  const auto index = static_cast<size_t>(&param - table_.params.data());
+  const Placement& place = layout_.placements[index];
+  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
+  const int64_t first = place.offset + slice.row * columns_of(param);
+  const int64_t last = first + slice.rows * columns_of(param);
+  const int64_t begin = std::max(first, group.begin);
+  const int64_t end = std::min(last, group.begin + group.weights.count());
+  if (begin >= end) return;
+  const Tensor target = group.master.empty() ? group.weights : group.master;
+  const Tensor view = target.slice(begin - group.begin, end - begin);
+  std::vector<std::byte> bytes(view.bytes());
+  convert(bytes.data(), view.dtype, from + (begin - first), DType::f32, end - begin);
+  stream.upload(view, bytes.data());
+  stream.sync();
+}
+
+void ParamStore::load(Stream& stream, const ParamSource& source) {
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+  for (const Param& param : table_.params) {
+    for (const ParamSlice& slice : param.slices) {
+      const TensorInfo* info = source.find(slice.hf_name);
+      if (!info) {
+        throw Error(ErrorKind::model, "the checkpoint has no tensor " + slice.hf_name, "model weights",
+                    "download the checkpoint again, or take one whose config.json matches its weights");
+      }
+      if (info->shape != slice.hf_shape) {
+        const auto text = [](const std::vector<int64_t>& shape) {
+          std::string out;
+          for (const int64_t size : shape) out += (out.empty() ? "[" : ", ") + std::to_string(size);
+          return out + "]";
+        };
+        throw Error(ErrorKind::model,
+                    format("tensor {} has shape {}, config.json asks for {}", slice.hf_name,
+                           text(info->shape), text(slice.hf_shape)),
+                    "model weights", "use the config.json that belongs to these weights");
+      }
+      const auto count = static_cast<size_t>(slice.rows * columns_of(param));
+      bytes.resize(count * size_of(info->dtype));
+      values.resize(count);
+      source.read(slice.hf_name, bytes.data());
+      convert(values.data(), DType::f32, bytes.data(), info->dtype, static_cast<int64_t>(count));
+      int64_t bad = 0;
+      for (const float value : values) bad += !std::isfinite(value);
+      if (bad > 0) {
+        throw Error(ErrorKind::model, format("tensor {} holds {} NaN or infinite values", slice.hf_name, bad),
+                    "model weights", "the checkpoint is damaged; take an earlier one or download it again");
+      }
+      write_slice(stream, param, slice, values.data());
+    }
+  }
+  refresh_storage(stream);
+}
+
+void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
+  std::vector<float> values;
+  for (size_t p = 0; p < table_.params.size(); ++p) {
+    const Param& param = table_.params[p];
+    values.resize(static_cast<size_t>(param.shape.count()));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = initial_value(param.init, range, seed, p, i);
+    write_slice(stream, param, {"", 0, param.shape[0], {}}, values.data());
+  }
+  refresh_storage(stream);
+}
+
+namespace {
+void download(Stream& stream, Tensor flat, int64_t begin, int64_t count, float* to) {
+  const Tensor view = flat.slice(begin, count);
+  std::vector<std::byte> bytes(view.bytes());
+  stream.download(bytes.data(), view);
+  stream.sync();
+  convert(to, DType::f32, bytes.data(), view.dtype, count);
+}
+}  // namespace
+
+void ParamStore::read_slice(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
+  DELTATUNE_ASSERT(comm_.world_size() == 1);
+  const Placement& place = layout_.placements[static_cast<size_t>(&param - table_.params.data())];
+  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
+  download(stream, group.master.empty() ? group.weights : group.master,
+           place.offset + slice.row * columns_of(param), slice.rows * columns_of(param), to);
+}
+
+void ParamStore::read_gradient(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
+  DELTATUNE_ASSERT(comm_.world_size() == 1);
+  const Placement& place = layout_.placements[static_cast<size_t>(&param - table_.params.data())];
+  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
+  download(stream, group.grads, place.offset + slice.row * columns_of(param), slice.rows * columns_of(param),
+           to);
+}
+
+}  // namespace deltatune

@@ -1,0 +1,212 @@
+// ParamStore: placing, gathering, reducing and updating flat groups.
+#include "shard/param_store.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "ops/ops.h"
+
+namespace deltatune {
+namespace {
+
+Tensor part(Tensor flat, int64_t begin, int64_t count) {
+  return flat.slice(begin, count);
+}
+
+Tensor take(Device& device, std::vector<Buffer>& buffers, DType dtype, int64_t count, const std::string& name,
+            Lifetime lifetime = Lifetime::run) {
+  buffers.push_back(
+      device.allocate(static_cast<size_t>(count) * size_of(dtype), name, "parameters", lifetime));
+  return {buffers.back().data(), dtype, {count}};
+}
+
+}  // namespace
+
+ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& table, Options options)
+    : device_(device),
+      comm_(comm),
+      table_(table),
+      options_(options),
+      layout_(table, comm.world_size()),
+      weights_(table.params.size()),
+      grads_(table.params.size()) {
+  DELTATUNE_ASSERT(options.storage == DType::f32 || options.storage == DType::bf16);
+  place_groups();
+  if (sharded()) place_gather_slots();
+}
+
+void ParamStore::place_groups() {
+  const bool master = options_.train && options_.storage != DType::f32;
+  const auto count_groups = table_.groups.size();
+  // One buffer per kind of state over all groups: a handful of allocations, and the plan reads like a table.
+  int64_t elements = 0;
+  for (size_t g = 0; g < count_groups; ++g) elements += layout_.chunk(static_cast<int>(g));
+  const int64_t with_f32 = elements + layout_.f32_elements;
+  const Tensor weights =
+      take(device_, buffers_, options_.storage, elements, format("weights {}", name_of(options_.storage)));
+  const Tensor f32_weights = take(device_, buffers_, DType::f32, layout_.f32_elements, "weights kept in f32");
+  Tensor masters, m, v, grads;
+  if (options_.train) {
+    grads = take(device_, buffers_, DType::f32, with_f32, "gradients f32");
+    if (master) masters = take(device_, buffers_, DType::f32, elements, "master weights f32");
+    m = take(device_, buffers_, DType::f32, with_f32, "Adam m f32");
+    v = take(device_, buffers_, DType::f32, with_f32, "Adam v f32");
+    sum_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm");
+  }
+  int64_t at = 0;
+  for (size_t g = 0; g <= count_groups; ++g) {
+    const bool f32_group = g == count_groups;
+    const int index = f32_group ? -1 : static_cast<int>(g);
+    const int64_t count = f32_group ? layout_.f32_elements : layout_.chunk(index);
+    Group group;
+    group.weights = f32_group ? f32_weights : part(weights, at, count);
+    if (options_.train) {
+      group.grads = part(grads, at, count);
+      group.m = part(m, at, count);
+      group.v = part(v, at, count);
+      if (master && !f32_group) group.master = part(masters, at, count);
+    }
+    group.begin = f32_group ? 0 : count * comm_.rank();
+    group.ranges = layout_.ranges(table_, index, group.begin, count);
+    groups_.push_back(group);
+    if (!f32_group && !sharded()) point(index, group.weights, group.grads);
+    at += count;
+  }
+  point_f32_group();
+}
+
+void ParamStore::place_gather_slots() {
+  // Blocks share two slots; the embedding and the final group have one each, since they are used far apart.
+  int64_t largest = 0;
+  own_slot_.assign(table_.groups.size(), -1);
+  const auto last = table_.groups.size() - 1;
+  for (size_t g = 1; g < last; ++g) largest = std::max(largest, layout_.padded[g]);
+  const auto add = [&](int64_t count, const std::string& name, Lifetime lifetime) {
+    Slot slot;
+    slot.weights = take(device_, buffers_, options_.storage, count, "gathered weights, " + name, lifetime);
+    if (options_.train)
+      slot.grads = take(device_, buffers_, DType::f32, count, "full gradients, " + name, lifetime);
+    slots_.push_back(slot);
+  };
+  add(largest, "block slot 0", Lifetime::block);
+  add(largest, "block slot 1", Lifetime::block);
+  for (const size_t g : {size_t{0}, last}) {
+    own_slot_[g] = static_cast<int>(slots_.size());
+    add(layout_.padded[g], table_.groups[g].name, Lifetime::step);
+  }
+}
+
+void ParamStore::point(int group, Tensor weights, Tensor grads) {
+  for (const int index : table_.groups[static_cast<size_t>(group)].params) {
+    const auto i = static_cast<size_t>(index);
+    const Placement& place = layout_.placements[i];
+    if (place.in_f32_group) continue;
+    const Shape shape = table_.params[i].shape;
+    weights_[i] = part(weights, place.offset, shape.count()).reshaped(shape);
+    if (!grads.empty()) grads_[i] = part(grads, place.offset, shape.count()).reshaped(shape);
+  }
+}
+
+void ParamStore::point_f32_group() {
+  const Group& group = groups_.back();
+  for (size_t i = 0; i < table_.params.size(); ++i) {
+    const Placement& place = layout_.placements[i];
+    if (!place.in_f32_group) continue;
+    const Shape shape = table_.params[i].shape;
+    weights_[i] = part(group.weights, place.offset, shape.count()).reshaped(shape);
+    if (options_.train) grads_[i] = part(group.grads, place.offset, shape.count()).reshaped(shape);
+  }
+}
+
+int ParamStore::slot_of(int group) {
+  const int own = own_slot_[static_cast<size_t>(group)];
+  if (own >= 0) return own;
+  for (int s = 0; s < 2; ++s) {
+    if (slots_[static_cast<size_t>(s)].group == group) return s;
+  }
+  next_block_slot_ = 1 - next_block_slot_;
+  return next_block_slot_;
+}
+
+void ParamStore::acquire(Stream& stream, int group) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  const int64_t count = layout_.padded[g];
+  if (slot.group != group) {
+    comm_.all_gather(stream, part(slot.weights, 0, count), groups_[g].weights);
+    slot.group = group;
+  }
+  point(group, slot.weights, slot.grads);
+}
+
+void ParamStore::begin_gradients(Stream& stream, int group) {
+  if (!sharded()) return;
+  const Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  ops::fill(stream, part(slot.grads, 0, layout_.padded[static_cast<size_t>(group)]), 0);
+}
+
+void ParamStore::reduce(Stream& stream, int group) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  const Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  comm_.reduce_scatter_add(stream, groups_[g].grads, part(slot.grads, 0, layout_.padded[g]));
+}
+
+void ParamStore::zero_gradients(Stream& stream) {
+  for (const Group& group : groups_) {
+    if (group.grads.count() > 0) ops::fill(stream, group.grads, 0);
+  }
+}
+
+void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
+  const Group& f32_group = groups_.back();
+  if (sharded() && f32_group.grads.count() > 0) comm_.all_reduce(stream, f32_group.grads);
+  ops::fill(stream, sum_squares_, 0);
+  for (size_t g = 0; g + 1 < groups_.size(); ++g) ops::sum_squares(stream, sum_squares_, groups_[g].grads);
+  // The f32 group is the same on every rank: it enters the global sum once.
+  if (comm_.rank() == 0 && f32_group.grads.count() > 0)
+    ops::sum_squares(stream, sum_squares_, f32_group.grads);
+  if (sharded()) comm_.all_reduce(stream, sum_squares_);
+  ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
+  for (const Group& group : groups_) update(stream, group, scalars_8);
+  for (Slot& slot : slots_) slot.group = -1;
+}
+
+void ParamStore::update(Stream& stream, const Group& group, CTensor scalars_8) {
+  for (const OptimizerRange& range : group.ranges) {
+    AdamwTensors t;
+    t.param_n = part(group.weights, range.begin, range.count);
+    if (!group.master.empty()) t.master_n = part(group.master, range.begin, range.count);
+    t.m_n = part(group.m, range.begin, range.count);
+    t.v_n = part(group.v, range.begin, range.count);
+    t.grad_n = part(group.grads, range.begin, range.count);
+    AdamwOptions options = options_.adamw;
+    options.weight_decay = options_.decay_all || range.decay ? options_.weight_decay : 0;
+    ops::adamw(stream, t, scalars_8, options);
+  }
+}
+
+std::vector<StateTensor> ParamStore::state() const {
+  std::vector<StateTensor> out;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    if (group.weights.count() == 0) continue;
+    const std::string name = g + 1 == groups_.size() ? "f32" : table_.groups[g].name;
+    out.push_back({name + ".weights", group.master.empty() ? group.weights : group.master});
+    if (!options_.train) continue;
+    out.push_back({name + ".m", group.m});
+    out.push_back({name + ".v", group.v});
+  }
+  return out;
+}
+
+void ParamStore::refresh_storage(Stream& stream) {
+  for (const Group& group : groups_) {
+    if (!group.master.empty()) ops::cast(stream, group.weights, group.master);
+  }
+  for (Slot& slot : slots_) slot.group = -1;
+}
+
+}  // namespace deltatune
