@@ -10,8 +10,6 @@ constexpr MatmulSpec nn{MatmulLayout::nn, false};
 constexpr MatmulSpec tn_add{MatmulLayout::tn, true};
 
 // [T, heads, width] as the [T, heads * width] of a matmul.
-return x.reshaped({x.dim(0), x.dim(1) * x.dim(2)});
-}
 Tensor flat(Tensor x) {
   return x.reshaped({x.dim(0), x.dim(1) * x.dim(2)});
 }
