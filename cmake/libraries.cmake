@@ -28,5 +28,3 @@ deltatune_library(dep_openblas openblas libopenblas.a gfortran quadmath pthread 
 # Headers only.
 add_library(dep_spdlog INTERFACE)
 find_path(SPDLOG_INCLUDE spdlog/spdlog.h REQUIRED)
-find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
-add_library(dep_cli11 INTERFACE)

@@ -1,0 +1,345 @@
+// The rows of the options table.
+#include "cli/options.h"
+
+#include <limits>
+
+namespace deltatune::cli {
+
+Option& Option::alias(std::vector<std::string> names) {
+  aliases = std::move(names);
+  return *this;
+}
+Option& Option::one_of(std::vector<std::string> values) {
+  choices = std::move(values);
+  return *this;
+}
+Option& Option::not_yet(std::vector<std::string> values) {
+  later = std::move(values);
+  return *this;
+}
+Option& Option::not_yet() {
+  unbuilt = true;
+  return *this;
+}
+Option& Option::spelled(std::vector<std::pair<std::string, std::string>> pairs) {
+  renamed = std::move(pairs);
+  return *this;
+}
+Option& Option::range(double lowest, double highest) {
+  low = lowest;
+  high = highest;
+  return *this;
+}
+Option& Option::above(double lowest) {
+  low_open = true;
+  return at_least(lowest);
+}
+Option& Option::at_least(double lowest) {
+  return range(lowest, std::numeric_limits<double>::infinity());
+}
+Option& Option::command_line() {
+  flag_only = true;
+  return *this;
+}
+Option& Option::flag(std::string spelling) {
+  flag_name = std::move(spelling);
+  return *this;
+}
+
+namespace {
+
+constexpr unsigned training = train | plan;
+constexpr unsigned with_model = training | eval | generate;
+constexpr unsigned with_data = training | eval | data;
+constexpr unsigned with_text = with_data | generate;
+
+// Collects rows of one group after another.
+class Table {
+ public:
+  void group(std::string name) { group_ = std::move(name); }
+  template <class M>
+  Option& add(const char* name, M Config::*member, unsigned readers, const char* doc) {
+    Option& row = rows.emplace_back();
+    row.name = name;
+    row.member = member;
+    row.doc = doc;
+    row.group = group_;
+    row.readers = readers;
+    row.flag_name = name;
+    row.low = -std::numeric_limits<double>::infinity();
+    row.high = std::numeric_limits<double>::infinity();
+    return row;
+  }
+  std::vector<Option> rows;
+
+ private:
+  std::string group_;
+};
+
+void model_rows(Table& t) {
+  t.group("model");
+  t.add("model_name_or_path", &Config::model_name_or_path, with_model | data,
+        "checkpoint folder, or an id that is in the local Hugging Face cache; nothing is downloaded")
+      .alias({"model", "base_model"});
+  t.add("init", &Config::init, with_model,
+        "weights: read from the checkpoint, or random from config.json alone by Hugging Face's initialiser")
+      .one_of({"pretrained", "random"});
+  t.add("tokenizer_name_or_path", &Config::tokenizer_name_or_path, with_text,
+        "folder with tokenizer.json; empty means the model folder")
+      .alias({"tokenizer_name", "tokenizer"});
+  t.add("chat_template", &Config::chat_template, with_text, "from_model, or the path of a Jinja file")
+      .alias({"chat_template_path"});
+  t.add("chat_template_kwargs", &Config::chat_template_kwargs, with_text,
+        "variables of the chat template, e.g. {enable_thinking: false}");
+}
+
+void data_rows(Table& t) {
+  t.group("data");
+  t.add("dataset", &Config::dataset, with_data, "training data: files, folders or globs of JSONL")
+      .alias({"dataset_name", "train_dataset"});
+  t.add("dataset_train_split", &Config::dataset_train_split, with_data,
+        "split to read where a dataset folder has several")
+      .not_yet();
+  t.add("messages_field", &Config::messages_field, with_data,
+        "field that holds the conversation; empty means messages or conversations, whichever a row has")
+      .alias({"field_messages", "dataset_text_field"});
+  t.add("train_on", &Config::train_on, with_data,
+        "tokens that count in the loss: every assistant turn, the last one, or everything")
+      .one_of({"assistant", "last", "all"});
+  t.add("overflow", &Config::overflow, with_data,
+        "conversations longer than max_length: cut their end, leave them out, or cut them in pieces")
+      .one_of({"truncate", "drop", "split"})
+      .alias({"excess_length_strategy"});
+  t.add("on_bad_row", &Config::on_bad_row, with_data,
+        "malformed or unusable rows: stop, or skip and count them")
+      .one_of({"error", "skip"});
+  t.add("parse_special_in_content", &Config::parse_special_in_content, with_text,
+        "let control tokens typed inside a message become control tokens, as a plain render would");
+  t.add("max_length", &Config::max_length, with_text, "tokens of one conversation, at most")
+      .alias({"sequence_len", "cutoff_len", "max_seq_length"})
+      .range(2, 1 << 24);
+}
+
+void batch_rows(Table& t) {
+  t.group("batches");
+  t.add("batching", &Config::batching, with_data,
+        "rows: whole conversations packed end to end, one per row padded, or padded and sorted by length")
+      .one_of({"packed", "padded", "sorted"})
+      .not_yet({"padded", "sorted"});
+  t.add("packing_strategy", &Config::packing_strategy, with_data,
+        "how conversations are put into rows: bfd is best fit decreasing")
+      .one_of({"bfd"});
+  t.add("max_tokens", &Config::max_tokens, with_data,
+        "tokens of one packed row: one micro-batch on one device")
+      .range(2, 1 << 24);
+  t.add("max_documents", &Config::max_documents, with_data,
+        "conversations in one row, at most; 0 means as many as fit")
+      .range(0, 1 << 24);
+  t.add("gradient_accumulation_steps", &Config::gradient_accumulation_steps, training | data,
+        "micro-batches of one optimizer step")
+      .range(1, 1 << 20);
+}
+
+void optimizer_rows(Table& t) {
+  t.group("optimizer");
+  t.add("num_train_epochs", &Config::num_train_epochs, training | data,
+        "passes over the data; fractions are fine")
+      .alias({"num_epochs"})
+      .above(0);
+  t.add("max_steps", &Config::max_steps, training, "optimizer steps; -1 means from num_train_epochs")
+      .at_least(-1);
+  t.add("learning_rate", &Config::learning_rate, training, "peak learning rate").alias({"lr"}).range(0, 1);
+  t.add("lr_scheduler_type", &Config::lr_scheduler_type, training,
+        "schedule after the warm-up; constant has no warm-up")
+      .alias({"lr_scheduler"})
+      .one_of({"cosine", "linear", "constant", "constant_with_warmup"});
+  t.add("warmup_ratio", &Config::warmup_ratio, training, "share of all steps in which the rate rises from 0")
+      .range(0, 1);
+  t.add("warmup_steps", &Config::warmup_steps, training, "steps of warm-up; above 0 it beats warmup_ratio")
+      .at_least(0);
+  t.add("weight_decay", &Config::weight_decay, training,
+        "decoupled weight decay; norms and one-dimensional parameters are exempt")
+      .range(0, 1);
+  t.add("adam_beta1", &Config::adam_beta1, training, "decay of the first moment").range(0, 0.999999);
+  t.add("adam_beta2", &Config::adam_beta2, training, "decay of the second moment").range(0, 0.999999);
+  t.add("adam_epsilon", &Config::adam_epsilon, training, "added to the root of the second moment")
+      .range(0, 1);
+  t.add("max_grad_norm", &Config::max_grad_norm, training,
+        "clip the global gradient norm to this; 0 means never")
+      .at_least(0);
+  t.add("optim", &Config::optim, training, "optimizer")
+      .one_of({"adamw", "adamw_8bit"})
+      .not_yet({"adamw_8bit"})
+      .alias({"optimizer"})
+      .spelled({{"adamw_torch", "adamw"},
+                {"adamw_torch_fused", "adamw"},
+                {"adamw_hf", "adamw"},
+                {"adamw_bnb_8bit", "adamw_8bit"}});
+  t.add("on_nonfinite", &Config::on_nonfinite, train,
+        "a loss or gradient that is NaN or infinite: stop, or skip the step")
+      .one_of({"stop", "skip"});
+}
+
+void memory_rows(Table& t) {
+  t.group("precision and memory");
+  t.add("dtype", &Config::dtype, with_model | parity, "weights in use and activations")
+      .one_of({"bf16", "f32"})
+      .alias({"torch_dtype"})
+      .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
+  t.add("memory", &Config::memory, training,
+        "auto may choose smaller optimizer states where the full ones do not fit; fixed takes the keys below")
+      .one_of({"auto", "fixed"});
+  t.add("optim_dtype", &Config::optim_dtype, training, "storage of Adam's two moments")
+      .one_of({"f32", "bf16"})
+      .not_yet({"bf16"});
+  t.add("master_weights", &Config::master_weights, training, "keep an fp32 copy of the weights").not_yet();
+  t.add("weight_rounding", &Config::weight_rounding, training, "rounding of updates without master weights")
+      .one_of({"nearest", "stochastic"})
+      .not_yet({"stochastic"});
+  t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")
+      .one_of({"f32", "bf16"})
+      .not_yet({"bf16"});
+  t.add("offload_optimizer", &Config::offload_optimizer, training, "keep Adam's moments in host memory")
+      .not_yet();
+  t.add(
+       "gradient_release", &Config::gradient_release, training,
+       "update each group of weights as soon as its gradient is complete; excludes accumulation and clipping")
+      .not_yet();
+  t.add("recompute", &Config::recompute, training,
+        "activations: keep all, keep matrix products, keep each block's input, or what free memory pays best "
+        "for")
+      .one_of({"auto", "none", "cheap", "block"});
+}
+
+void device_rows(Table& t) {
+  t.group("devices");
+  t.add("device", &Config::device, train | eval | generate | parity, "where to compute; auto prefers a GPU")
+      .one_of({"auto", "cpu", "cuda"});
+  t.add("device_card", &Config::device_card, plan,
+        "plan for this device, e.g. h200; empty means this machine")
+      .flag("device")
+      .command_line();
+  t.add("nproc", &Config::nproc, training, "ranks on this machine")
+      .alias({"nproc_per_node", "gpus"})
+      .range(1, 1 << 16);
+  t.add("shard", &Config::shard, training,
+        "what is cut over the ranks: all, gradients and optimizer, nothing")
+      .one_of({"full", "grads", "none"});
+  t.add("reduce_dtype", &Config::reduce_dtype, training, "gradients while they are summed over ranks")
+      .one_of({"f32", "bf16"});
+  t.add("ddp_timeout", &Config::ddp_timeout, training, "seconds a rank waits for the others")
+      .range(1, 1 << 24);
+  t.add("max_restarts", &Config::max_restarts, train, "times a failed run is started again")
+      .at_least(0)
+      .not_yet();
+  t.add("allow_slow_kernels", &Config::allow_slow_kernels, training,
+        "run even where an operation has only its plain kernel");
+  t.add("deterministic", &Config::deterministic, training, "only kernels that repeat bit for bit");
+  t.add("cuda_graph", &Config::cuda_graph, training, "capture the step as CUDA graphs")
+      .one_of({"auto", "true", "false"})
+      .spelled({{"True", "true"}, {"False", "false"}});
+}
+
+void output_rows(Table& t) {
+  t.group("logging");
+  t.add("output_dir", &Config::output_dir, training, "folder for checkpoints, logs and the report");
+  t.add("run_name", &Config::run_name, train, "name in logs and report; empty means that of output_dir");
+  t.add("logging_steps", &Config::logging_steps, train, "steps between two logged lines").range(1, 1 << 24);
+  t.add("report_to", &Config::report_to, train, "where metrics go; metrics.jsonl is always written")
+      .one_of({"jsonl", "tensorboard", "prometheus", "mlflow", "none"})
+      .not_yet({"tensorboard", "prometheus", "mlflow"});
+  t.add("progress", &Config::progress, train | eval, "progress on stderr")
+      .one_of({"auto", "bar", "plain", "json", "none"});
+  t.add("profile", &Config::profile, train, "profiler schedule: {wait, warmup, active, repeat}").not_yet();
+  t.group("saving");
+  t.add("save_steps", &Config::save_steps, train, "steps between two checkpoints; 0 means only at the end")
+      .at_least(0);
+  t.add("save_total_limit", &Config::save_total_limit, train, "checkpoints to keep; 0 means all").at_least(0);
+  t.add("save_only_model", &Config::save_only_model, train, "write no resume state into checkpoints");
+  t.add("resume_from_checkpoint", &Config::resume_from_checkpoint, train,
+        "true means the latest complete checkpoint of output_dir; or a checkpoint folder")
+      .spelled({{"True", "true"}, {"False", ""}, {"false", ""}});
+  t.add("max_shard_size", &Config::max_shard_size, train,
+        "size of one weight file where there is no input checkpoint whose layout is kept");
+  t.add("overwrite_output_dir", &Config::overwrite_output_dir, train,
+        "start anew in an output folder that holds an earlier run");
+  t.group("evaluation");
+  t.add("eval_dataset", &Config::eval_dataset, training | eval, "held-out data: files, folders or globs");
+  t.add("eval_steps", &Config::eval_steps, train, "steps between two evaluations; 0 means only at the end")
+      .at_least(0);
+  t.add("val_size", &Config::val_size, with_data,
+        "hold out this share (below 1) or number of rows of dataset for evaluation")
+      .alias({"val_set_size"})
+      .at_least(0);
+  t.group("randomness");
+  t.add("seed", &Config::seed, with_model | data, "seed of everything random").at_least(0);
+  t.add("data_seed", &Config::data_seed, with_data, "seed of the order of data; -1 means seed").at_least(-1);
+}
+
+void command_rows(Table& t) {
+  t.group("this command");
+  t.add("dry_run", &Config::dry_run, train, "read and pack the data, plan, open the output folder; no step")
+      .command_line();
+  t.add("sweep", &Config::sweep, plan, "plan each value: key=a,b,c").command_line();
+  t.add("row", &Config::row, data, "row number, from 0; -1 means the first few").at_least(-1).command_line();
+  t.add("rows", &Config::rows, data, "how many rows where none is named").range(1, 1 << 20).command_line();
+  t.add("set", &Config::set, data, "template variable name=value; the value is read as JSON where it parses")
+      .command_line();
+  t.add("text", &Config::text, data, "text to tokenize").command_line();
+  t.add("prompt", &Config::prompt, generate, "the user's message").command_line();
+  t.add("system", &Config::system, generate, "system message before it").command_line();
+  t.add("max_new_tokens", &Config::max_new_tokens, generate, "tokens to generate, at most")
+      .range(1, 1 << 24)
+      .command_line();
+  t.add("temperature", &Config::temperature, generate, "0 takes the most likely token")
+      .range(0, 100)
+      .command_line();
+  t.add("top_k", &Config::top_k, generate, "sample among this many tokens; 0 means all")
+      .at_least(0)
+      .command_line();
+  t.add("top_p", &Config::top_p, generate, "sample among the likeliest tokens with this total")
+      .range(0, 1)
+      .command_line();
+  t.add("order", &Config::order, parity, "order of the sequences in the row")
+      .one_of({"forward", "reverse"})
+      .command_line();
+  t.add("micro_batches", &Config::micro_batches, parity, "rows that the sequences are spread over")
+      .range(1, 1 << 16)
+      .command_line();
+  t.add("json", &Config::json, every_verb & ~unsigned{train}, "print results as JSON").command_line();
+  t.add("ignore_foreign_keys", &Config::ignore_foreign_keys, with_text,
+        "skip keys of other frameworks that mean nothing here")
+      .command_line();
+  t.add("quiet", &Config::quiet, every_verb, "warnings and errors only (-q)").command_line();
+  t.add("verbose", &Config::verbose, every_verb, "more detail (-v)").command_line();
+}
+
+}  // namespace
+
+const std::vector<Option>& options() {
+  static const std::vector<Option> rows = [] {
+    Table table;
+    model_rows(table);
+    data_rows(table);
+    batch_rows(table);
+    optimizer_rows(table);
+    memory_rows(table);
+    device_rows(table);
+    output_rows(table);
+    command_rows(table);
+    return std::move(table.rows);
+  }();
+  return rows;
+}
+
+const Option* find_option(std::string_view key) {
+  for (const Option& option : options()) {
+    if (option.name == key) return &option;
+    for (const std::string& alias : option.aliases) {
+      if (alias == key) return &option;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace deltatune::cli

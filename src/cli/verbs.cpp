@@ -1,0 +1,155 @@
+// Rows of the verb table, and the way from the command line to a verb's body.
+#include "cli/verbs.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "base/suggest.h"
+#include "cli/help.h"
+
+namespace deltatune::cli {
+namespace {
+
+constexpr Verb table[] = {
+    {"train", "sft", "cfg.yaml", "fine-tune a checkpoint", Takes::config, train, nullptr},
+    {"plan", nullptr, "cfg.yaml", "memory and time of a run, computed without running it", Takes::config,
+     plan, nullptr},
+    {"eval", nullptr, "cfg.yaml", "loss and perplexity on a dataset", Takes::config, eval, nullptr},
+    {"generate", nullptr, "ckpt/", "sample from a checkpoint: --prompt TEXT", Takes::model, generate,
+     nullptr},
+    {"parity", nullptr, "case-folder/", "compare with the numbers of a golden case", Takes::path, parity,
+     nullptr},
+    {"help", nullptr, "[verb]", "explain a verb, or the keys: help --options [key]", Takes::words, 0,
+     verb_help},
+};
+
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+// The verb named by the first one or two words; `used` gets how many.
+const Verb* find_verb(const std::vector<std::string>& words, size_t& used) {
+  for (const Verb& verb : table) {
+    const std::string name = verb.name;
+    const size_t space = name.find(' ');
+    const bool two = space != std::string::npos;
+    const bool match =
+        two ? words.size() > 1 && words[0] == name.substr(0, space) && words[1] == name.substr(space + 1)
+            : words[0] == name || (verb.alias != nullptr && words[0] == verb.alias);
+    if (match) {
+      used = two ? 2 : 1;
+      return &verb;
+    }
+  }
+  return nullptr;
+}
+
+[[noreturn]] void unknown_verb(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  std::string parts;
+  for (const Verb& verb : table) {
+    const std::string name = verb.name;
+    names.push_back(name);
+    if (name.starts_with(words[0] + " "))
+      parts += (parts.empty() ? "" : ", ") + name.substr(words[0].size() + 1);
+  }
+  if (!parts.empty()) {
+    throw Error(
+        ErrorKind::usage,
+        words.size() > 1 ? format("{} has no part {}", words[0], words[1]) : format("{} what?", words[0]),
+        "command line", format("one of: {}", parts));
+  }
+  const std::string close = nearest(words[0], names);
+  throw Error(ErrorKind::usage, format("unknown verb {}", words[0]), "command line",
+              close.empty() ? "`deltatune` alone lists the verbs" : format("did you mean {}?", close));
+}
+
+void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
+  if (verb.takes == Takes::words) {
+    call.arguments = line.positional;
+    return;
+  }
+  const size_t most = verb.takes == Takes::none ? 0 : 1;
+  if (line.positional.size() > most) {
+    throw Error(ErrorKind::usage, format("unexpected argument {}", line.positional[most]), "command line",
+                format("usage: deltatune {} {}", verb.name, verb.argument));
+  }
+  if (verb.takes == Takes::path && line.positional.empty()) {
+    throw Error(ErrorKind::usage, format("{} needs {}", verb.name, verb.argument), "command line",
+                format("usage: deltatune {} {}", verb.name, verb.argument));
+  }
+  if (line.positional.empty()) return;
+  if (verb.takes == Takes::config) call.config_file = line.positional[0];
+  if (verb.takes == Takes::path) call.arguments = line.positional;
+  if (verb.takes == Takes::model)
+    line.flags.push_back({"model_name_or_path", line.positional[0], verb.argument});
+}
+
+}  // namespace
+
+std::span<const Verb> verbs() {
+  return table;
+}
+
+int dispatch(const std::vector<std::string>& words) {
+  if (words.empty() || words[0] == "--help" || words[0] == "-h") {
+    print(overview());
+    return 0;
+  }
+  if (words[0] == "--version" || words[0] == "-V") {
+    print(version_text());
+    return 0;
+  }
+  size_t used = 0;
+  const Verb* verb = find_verb(words, used);
+  if (verb == nullptr) unknown_verb(words);
+  CommandLine line = split({words.begin() + static_cast<std::ptrdiff_t>(used), words.end()}, verb->reader);
+  if (line.help) {
+    print(verb_help_text(*verb));
+    return 0;
+  }
+  Invocation call;
+  call.command_line = "deltatune";
+  for (const std::string& word : words) call.command_line += " " + word;
+  if (verb->run == verb_help) {
+    call.arguments = {words.begin() + 1, words.end()};
+    return verb_help(call);
+  }
+  take_positional(*verb, line, call);
+  call.loaded = load(call.config_file, line.flags, verb->reader);
+  if (call.config().quiet) log::set_level(log::Level::warn);
+  if (call.config().verbose) log::set_level(log::Level::debug);
+  for (const std::string& notice : call.loaded.notices) log::info("{}", notice);
+  if (verb->run == nullptr) {
+    throw Error(ErrorKind::usage, format("{} is not part of this build", verb->name), "command line");
+  }
+  return verb->run(call);
+}
+
+int verb_help(const Invocation& call) {
+  const std::vector<std::string>& words = call.arguments;
+  if (words.empty()) {
+    print(overview());
+  } else if (words[0] == "--markdown") {
+    print(options_markdown());
+  } else if (words[0] == "--schema") {
+    print(options_schema());
+  } else if (words[0] == "--options") {
+    const std::string key = words.size() > 1 ? words[1] : "";
+    if (!key.empty() && find_option(key) == nullptr) {
+      throw Error(ErrorKind::usage, format("unknown key {}", key), "command line",
+                  "`deltatune help --options` lists all keys");
+    }
+    print(options_text(key));
+  } else {
+    size_t used = 0;
+    const Verb* verb = find_verb(words, used);
+    if (verb == nullptr) unknown_verb(words);
+    print(verb_help_text(*verb));
+  }
+  return 0;
+}
+
+}  // namespace deltatune::cli

@@ -1,0 +1,49 @@
+// The table of verbs. A verb is one row here and one file verb_<name>.cpp with its body.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/load.h"
+
+namespace deltatune::cli {
+
+/// What a verb's body gets: the parsed command.
+struct Invocation {
+  Loaded loaded;
+  std::string config_file;             ///< empty when none was given
+  std::vector<std::string> arguments;  ///< positional words other than the configuration file
+  std::string command_line;            ///< as typed, for run.json
+
+  const Config& config() const { return loaded.config; }
+};
+
+/// What the positional words of a verb are.
+enum class Takes {
+  config,  ///< one YAML file, optional
+  path,    ///< one file or folder, required, in arguments[0]
+  model,   ///< one checkpoint, optional; sets model_name_or_path
+  words,   ///< any number of words
+  none,
+};
+
+struct Verb {
+  const char* name;      ///< "train", "data show"
+  const char* alias;     ///< second spelling or nullptr
+  const char* argument;  ///< placeholder of the positional word in help, "" for none
+  const char* summary;   ///< one line
+  Takes takes;
+  unsigned reader;                ///< bit that selects the options it reads
+  int (*run)(const Invocation&);  ///< returns the exit code; throws Error
+};
+
+/// All verbs in the order of help.
+std::span<const Verb> verbs();
+
+/// Runs `deltatune WORDS...` and returns the exit code. Results go to stdout; errors are thrown.
+int dispatch(const std::vector<std::string>& words);
+
+int verb_help(const Invocation& call);
+
+}  // namespace deltatune::cli

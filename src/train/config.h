@@ -1,0 +1,125 @@
+// Everything a user can choose, as plain values. Only standard types, so that any folder above `train` can
+// pass it on; the member initialisers here are the only place where a default is written.
+//
+// src/cli/options.cpp has exactly one row per member (a test counts them): names, aliases, ranges, choices
+// and documentation are there. Whoever holds a Config that came through the command line may rely on those
+// ranges and choices; combinations of keys are checked by whoever reads them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace deltatune {
+
+struct Config {
+  // model
+  std::string model_name_or_path;            ///< checkpoint folder, or an id in the local Hugging Face cache
+  std::string init = "pretrained";           ///< pretrained | random (only config.json is read)
+  std::string tokenizer_name_or_path;        ///< empty: the model folder
+  std::string chat_template = "from_model";  ///< from_model, or a path to a Jinja file
+  std::map<std::string, std::string> chat_template_kwargs;  ///< variable -> JSON text of its value
+
+  // data
+  std::vector<std::string> dataset;  ///< files, folders or globs
+  std::string dataset_train_split = "train";
+  std::string messages_field;             ///< empty: found by looking at the first row
+  std::string train_on = "assistant";     ///< assistant | last | all
+  std::string overflow = "truncate";      ///< truncate | drop | split
+  std::string on_bad_row = "error";       ///< error | skip
+  bool parse_special_in_content = false;  ///< control-token strings typed in a message become control tokens
+  int64_t max_length = 8192;              ///< tokens of one conversation
+
+  // batches
+  std::string batching = "packed";       ///< packed | padded | sorted
+  std::string packing_strategy = "bfd";  ///< bfd: best fit decreasing
+  int64_t max_tokens = 16384;            ///< T: token slots of one micro-batch on one device
+  int64_t max_documents = 0;             ///< S_max: most documents in a row; 0: no limit but max_tokens
+  int64_t gradient_accumulation_steps = 1;
+
+  // optimizer
+  double num_train_epochs = 1;
+  int64_t max_steps = -1;  ///< -1: from num_train_epochs
+  double learning_rate = 1e-5;
+  std::string lr_scheduler_type = "cosine";  ///< cosine | linear | constant | constant_with_warmup, as HF's
+  double warmup_ratio = 0.03;
+  int64_t warmup_steps = 0;  ///< > 0 beats warmup_ratio
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;         ///< 0: no clipping
+  std::string optim = "adamw";        ///< adamw | adamw_8bit
+  std::string on_nonfinite = "stop";  ///< stop | skip
+
+  // precision and memory
+  std::string dtype = "bf16";               ///< bf16 | f32: weights in use and activations
+  std::string memory = "auto";              ///< auto | fixed: may the optimizer state shrink to fit
+  std::string optim_dtype = "f32";          ///< f32 | bf16: m and v
+  bool master_weights = true;               ///< fp32 copy of the weights
+  std::string weight_rounding = "nearest";  ///< nearest | stochastic, without master weights
+  std::string grad_dtype = "f32";           ///< f32 | bf16: accumulated gradients
+  bool offload_optimizer = false;           ///< m and v in host memory
+  bool gradient_release = false;            ///< update each group as soon as its gradient is complete
+  std::string recompute = "auto";           ///< auto | none | cheap | block
+
+  // device and distribution
+  std::string device = "auto";       ///< auto | cpu | cuda
+  int64_t nproc = 1;                 ///< ranks to start on this machine
+  std::string shard = "full";        ///< full | grads | none
+  std::string reduce_dtype = "f32";  ///< f32 | bf16: gradients on the wire
+  int64_t ddp_timeout = 1800;        ///< seconds a rank waits for its peers
+  int64_t max_restarts = 0;
+  bool allow_slow_kernels = false;
+  bool deterministic = false;
+  std::string cuda_graph = "auto";  ///< auto | true | false
+
+  // logging
+  std::string output_dir;
+  std::string run_name;  ///< empty: the name of output_dir
+  int64_t logging_steps = 10;
+  std::vector<std::string> report_to = {"jsonl"};
+  std::string progress = "auto";               ///< auto | bar | plain | json | none
+  std::map<std::string, std::string> profile;  ///< wait, warmup, active, repeat -> integer as text
+
+  // saving
+  int64_t save_steps = 500;            ///< 0: only at the end
+  int64_t save_total_limit = 0;        ///< 0: keep all
+  bool save_only_model = false;        ///< checkpoints without resume state
+  std::string resume_from_checkpoint;  ///< empty: no; "true": the latest complete one; else a path
+  std::string max_shard_size = "5GB";  ///< only where there was no input checkpoint
+  bool overwrite_output_dir = false;
+
+  // evaluation
+  std::vector<std::string> eval_dataset;
+  int64_t eval_steps = 0;  ///< 0: at the end of the run only
+  double val_size = 0;     ///< < 1: fraction of dataset held out; >= 1: number of rows
+
+  // randomness
+  int64_t seed = 42;
+  int64_t data_seed = -1;  ///< -1: seed
+
+  // What one command is asked; accepted on the command line only.
+  std::string device_card;         ///< plan --device: an entry of devices.json
+  std::vector<std::string> sweep;  ///< plan --sweep key=a,b,c
+  bool dry_run = false;            ///< train: everything except the step
+  int64_t row = -1;                ///< data show: which row; -1: the first few
+  int64_t rows = 3;                ///< data show, render: how many rows when none is named
+  std::vector<std::string> set;    ///< data render: template variables k=v
+  std::string text;                ///< data tokenize: the text itself
+  std::string prompt;              ///< generate: one user message
+  std::string system;              ///< generate: a system message before it
+  int64_t max_new_tokens = 128;
+  double temperature = 0;  ///< 0: greedy
+  int64_t top_k = 0;       ///< 0: no limit
+  double top_p = 1;
+  std::string order = "forward";  ///< parity: forward | reverse
+  int64_t micro_batches = 1;      ///< parity: rows the sequences are spread over
+  bool json = false;              ///< results as JSON on stdout
+  bool ignore_foreign_keys = false;
+  bool quiet = false;
+  bool verbose = false;
+};
+
+}  // namespace deltatune
