@@ -1,0 +1,88 @@
+// Line splitting and per-line parsing; json::parse does the grammar.
+#include "data/jsonl.h"
+
+#include "base/format.h"
+
+namespace deltatune {
+namespace {
+
+constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
+constexpr std::string_view blanks = " \t\r";
+
+// Length of the well-formed sequence that starts at text[at], or 0.
+size_t sequence_length(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : static_cast<unsigned char>(0);
+  };
+  const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
+  const unsigned first = byte(at);
+  const unsigned second = byte(at + 1);
+  if (first < 0x80) return 1;
+  if (first < 0xC2 || first > 0xF4) return 0;
+  if (first < 0xE0) return continues(at + 1) ? 2 : 0;
+  if (first < 0xF0) {
+    if (first == 0xE0 && second < 0xA0) return 0;
+    if (first == 0xED && second > 0x9F) return 0;
+    return continues(at + 1) && continues(at + 2) ? 3 : 0;
+  }
+  if (first == 0xF0 && second < 0x90) return 0;
+  if (first == 0xF4 && second > 0x8F) return 0;
+  return continues(at + 1) && continues(at + 2) && continues(at + 3) ? 4 : 0;
+}
+
+}  // namespace
+
+JsonlLines::JsonlLines(std::string_view text) : text_(text) {
+  if (text_.substr(0, byte_order_mark.size()) == byte_order_mark) at_ = byte_order_mark.size();
+}
+
+bool JsonlLines::next(JsonlLine& line) {
+  while (at_ < text_.size()) {
+    const size_t found = text_.find('\n', at_);
+    const size_t end = found == std::string_view::npos ? text_.size() : found;
+    const std::string_view whole = text_.substr(at_, end - at_);
+    const size_t begin = at_;
+    at_ = found == std::string_view::npos ? end : end + 1;
+    ++number_;
+    const size_t first = whole.find_first_not_of(blanks);
+    if (first == std::string_view::npos) continue;
+    const size_t last = whole.find_last_not_of(blanks);
+    line = {whole.substr(first, last - first + 1), number_, begin + first};
+    return true;
+  }
+  return false;
+}
+
+size_t find_invalid_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = sequence_length(text, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+json::Value parse_line(const JsonlLine& line) {
+  if (const size_t bad = find_invalid_utf8(line.text); bad != std::string_view::npos) {
+    const auto byte = static_cast<unsigned char>(line.text[bad]);
+    throw RowError(RowProblem::invalid_utf8, format("invalid UTF-8 (byte 0x{:02x})", byte),
+                   format("byte {} of the file", line.offset + bad), "save the file as UTF-8");
+  }
+  json::Value row;
+  try {
+    row = json::parse(line.text, "");
+  } catch (const Error& e) {
+    // The parser counts lines of its own text, which is one line here: only the column says something.
+    const size_t column = e.where().rfind("column ");
+    throw RowError(RowProblem::malformed_json, e.what(),
+                   column == std::string::npos ? std::string() : e.where().substr(column),
+                   "repair or remove the line; each line is one complete JSON object");
+  }
+  if (!row.is_object()) {
+    throw RowError(RowProblem::not_an_object, format("the line is a JSON {}, not an object", row.type_name()),
+                   "", "each line is one object; one JSON array of rows belongs in a .json file");
+  }
+  return row;
+}
+
+}  // namespace deltatune

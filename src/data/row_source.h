@@ -1,0 +1,52 @@
+// All rows of a list of files, in order, a block of them at a time.
+//
+// A row is numbered from 0 over all files; malformed ones count. A .jsonl or .ndjson file is read line by
+// line from a mapping. A .json file is one array of rows, one object {"sequences": [...]} or {"data": [...]},
+// or lines after all (a common habit); an array is parsed as a whole.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "data/jsonl.h"
+
+namespace deltatune {
+
+/// One row as it lies in its file: a line that is not parsed yet, or an element of a parsed array.
+struct RawRow {
+  JsonlLine line;  ///< used when value is nullptr
+  const json::Value* value = nullptr;
+  int64_t number = 0;  ///< 1-based line, or 1-based element of the array
+  /// Parses the line or copies the element. Throws RowError without the file's name.
+  json::Value parse() const;
+};
+
+/// Calls visit(rows) for consecutive blocks of the rows of one text; a block ends after `block_rows` rows or
+/// `block_bytes` bytes. visit returns false to stop. Throws Error{data} when the text has no rows.
+struct BlockSize {
+  size_t rows = 4096;
+  size_t bytes = size_t{32} << 20;
+};
+using VisitRows = std::function<bool(const std::vector<RawRow>& rows)>;
+void visit_lines(std::string_view text, const std::string& name, const VisitRows& visit,
+                 BlockSize block = {});
+
+/// The same for the elements of a parsed array, or of the array inside {"sequences": [...]} or
+/// {"data": [...]}. Throws Error{data} for another shape and for no rows.
+void visit_values(const json::Value& rows, const std::string& name, const VisitRows& visit,
+                  BlockSize block = {});
+
+/// The same for a file, by its name and first bytes.
+void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block = {});
+
+/// "file, line 3" or "file, row 3": the place of a row in messages.
+std::string place_of(const std::string& file, const RawRow& row);
+
+/// Row `index` (from 0) of all files. `file` and `line` receive its place. Throws RowError with the place for
+/// a malformed row, Error{usage} when there are fewer rows.
+json::Value read_row(const std::vector<fs::path>& files, int64_t index, std::string& file, int64_t& line);
+
+}  // namespace deltatune
