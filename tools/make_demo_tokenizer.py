@@ -7,8 +7,9 @@ Reads   examples/demo/train.jsonl (the evaluation file is left out on purpose).
 Writes  examples/demo/model/tokenizer.json and tokenizer_config.json; with --check compares and writes nothing.
 
 The layout is that of the Qwen3.5 family: NFC, a split by pattern, GPT-2's byte alphabet (bytes are ids 0..255),
-byte-level BPE, control tokens after the last learned entry. Training has no random part: the same conversations
-give the same bytes. It makes no model weights and no chat template.
+byte-level BPE, control tokens after the last learned entry. As their ids move with the conversations, the ids in
+config.json and generation_config.json are compared too (exit status 1 when they are stale). Training has no random
+part: the same conversations give the same bytes. It makes no model weights and no chat template.
 """
 
 import argparse
@@ -104,6 +105,21 @@ def config_of(tokenizer):
     }
 
 
+def stale_ids(tokenizer):
+    """Names the keys of the model's config files that do not fit the tokenizer; they are corrected by hand."""
+    ids = [tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")]
+    config = json.loads((DEMO / "model" / "config.json").read_text(encoding="utf-8"))
+    generation = json.loads((DEMO / "model" / "generation_config.json").read_text(encoding="utf-8"))
+    wrong = []
+    if config["vocab_size"] < tokenizer.get_vocab_size():
+        wrong.append(f"config.json vocab_size, at least {tokenizer.get_vocab_size()}")
+    if [config["eos_token_id"], config["pad_token_id"]] != ids:
+        wrong.append(f"config.json eos_token_id {ids[0]}, pad_token_id {ids[1]}")
+    if generation["eos_token_id"] != ids or generation["pad_token_id"] != ids[1]:
+        wrong.append(f"generation_config.json eos_token_id {ids}, pad_token_id {ids[1]}")
+    return wrong
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="compare with the files, write nothing")
@@ -122,7 +138,10 @@ def main():
                 path.write_text(text, encoding="utf-8")
     print(f"{tokenizer.get_vocab_size()} entries, tokenizers {tokenizers.__version__}, "
           f"{'different' if check else 'written'}: {', '.join(different) or 'none'}")
-    return 1 if check and different else 0
+    wrong = stale_ids(tokenizer)
+    for key in wrong:
+        print(f"to correct by hand: {key}")
+    return 1 if wrong or (check and different) else 0
 
 
 if __name__ == "__main__":
