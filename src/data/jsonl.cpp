@@ -30,6 +30,16 @@ size_t sequence_length(std::string_view text, size_t at) {
   return continues(at + 1) && continues(at + 2) && continues(at + 3) ? 4 : 0;
 }
 
+// Byte position of the first ill-formed sequence (Unicode 15, table 3-7), or npos.
+size_t first_ill_formed(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = sequence_length(text, i);
+    if (length == 0) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
 }  // namespace
 
 JsonlLines::JsonlLines(std::string_view text) : text_(text) {
@@ -53,17 +63,8 @@ bool JsonlLines::next(JsonlLine& line) {
   return false;
 }
 
-size_t find_invalid_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = sequence_length(text, i);
-    if (length == 0) return i;
-    i += length;
-  }
-  return std::string_view::npos;
-}
-
 json::Value parse_line(const JsonlLine& line) {
-  if (const size_t bad = find_invalid_utf8(line.text); bad != std::string_view::npos) {
+  if (const size_t bad = first_ill_formed(line.text); bad != std::string_view::npos) {
     const auto byte = static_cast<unsigned char>(line.text[bad]);
     throw RowError(RowProblem::invalid_utf8, format("invalid UTF-8 (byte 0x{:02x})", byte),
                    format("byte {} of the file", line.offset + bad), "save the file as UTF-8");

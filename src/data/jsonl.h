@@ -33,10 +33,6 @@ class JsonlLines {
   int64_t number_ = 0;
 };
 
-/// Byte position of the first ill-formed UTF-8 sequence (overlong forms, surrogates and values above U+10FFFF
-/// are ill-formed; Unicode 15, table 3-7), or npos.
-size_t find_invalid_utf8(std::string_view text);
-
 /// Parses one line into an object. Throws RowError: malformed_json (with the column), invalid_utf8 (with the
 /// byte offset in the file), not_an_object.
 json::Value parse_line(const JsonlLine& line);
