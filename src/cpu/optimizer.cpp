@@ -1,0 +1,103 @@
+// Gradient norm, clipping factor and AdamW.
+//
+// sum_squares adds blocks of 4096 elements in double and the blocks in order, so the norm does not depend on
+// threads. AdamW is element by element in fp32: decay, moments, update, in this order; with a non-finite norm
+// it changes nothing.
+#include <algorithm>
+#include <cmath>
+
+#include "base/thread_pool.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/vector.h"
+#include "ops/scratch.h"
+
+namespace deltatune::cpu {
+namespace {
+
+constexpr int64_t grain = 16384;
+
+struct Step {
+  float scale, decay, beta1, beta2, rate, correction1, correction2, eps;
+};
+
+Step step_of(const float* scalars, const AdamwOptions& options) {
+  const double rate = static_cast<double>(scalars[StepScalar::learning_rate]);
+  return {
+      .scale = scalars[StepScalar::gradient_scale],
+      .decay = static_cast<float>(1.0 - rate * static_cast<double>(options.weight_decay)),
+      .beta1 = options.beta1,
+      .beta2 = options.beta2,
+      .rate = scalars[StepScalar::learning_rate],
+      .correction1 = scalars[StepScalar::bias_correction1],
+      .correction2 = scalars[StepScalar::bias_correction2],
+      .eps = options.eps,
+  };
+}
+
+/// The new value of one parameter; updates its moments.
+inline float updated(float p, float& m, float& v, float gradient, const Step& step) {
+  const float g = gradient * step.scale;
+  m = step.beta1 * m + (1.0f - step.beta1) * g;
+  v = step.beta2 * v + (1.0f - step.beta2) * g * g;
+  return p * step.decay - step.rate * (m / step.correction1) / (std::sqrt(v / step.correction2) + step.eps);
+}
+
+}  // namespace
+
+void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
+  const int64_t count = x_n.count();
+  const int64_t blocks = (count + scratch::square_block - 1) / scratch::square_block;
+  auto* sums = reinterpret_cast<double*>(stream.scratch(scratch::sum_squares(Target::cpu, count)));
+  by_float(x_n.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = x_n.as<T>();
+    parallel_for(blocks, 4, [&](int64_t begin, int64_t end, int) {
+      for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * scratch::square_block;
+        sums[block] = sum_of<double>(std::min(scratch::square_block, count - first), [&](int64_t i) {
+          const auto value = static_cast<double>(widen(x[first + i]));
+          return value * value;
+        });
+      }
+    });
+  });
+  double sum = 0;
+  for (int64_t block = 0; block < blocks; ++block) sum += sums[block];
+  sum_1.as<double>()[0] += sum;
+}
+
+void grad_scale(Stream&, Tensor scalars_8, CTensor sum_1, float max_norm) {
+  auto* scalars = scalars_8.as<float>();
+  const auto inverse_count = static_cast<double>(scalars[StepScalar::inverse_count]);
+  const double norm = std::sqrt(sum_1.as<double>()[0]) * inverse_count;
+  scalars[StepScalar::gradient_norm] = static_cast<float>(norm);
+  if (!std::isfinite(scalars[StepScalar::gradient_norm])) {
+    scalars[StepScalar::nonfinite] = 1;
+    scalars[StepScalar::gradient_scale] = 0;
+    return;
+  }
+  const double clip = max_norm > 0 ? std::min(1.0, static_cast<double>(max_norm) / (norm + 1e-6)) : 1.0;
+  scalars[StepScalar::nonfinite] = 0;
+  scalars[StepScalar::gradient_scale] = static_cast<float>(inverse_count * clip);
+}
+
+void adamw(Stream&, AdamwTensors tensors, CTensor scalars_8, AdamwOptions options) {
+  const auto* scalars = scalars_8.as<float>();
+  if (scalars[StepScalar::nonfinite] != 0) return;
+  const Step step = step_of(scalars, options);
+  float* m = tensors.m_n.as<float>();
+  float* v = tensors.v_n.as<float>();
+  const float* gradient = tensors.grad_n.as<float>();
+  float* master = (tensors.master_n.empty() ? tensors.param_n : tensors.master_n).as<float>();
+  parallel_for(tensors.m_n.count(), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) master[i] = updated(master[i], m[i], v[i], gradient[i], step);
+    if (tensors.master_n.empty()) return;
+    if (tensors.param_n.dtype == DType::f32) {
+      std::copy(master + begin, master + end, tensors.param_n.as<float>() + begin);
+    } else {
+      store_row(tensors.param_n.as<bf16>() + begin, master + begin, end - begin);
+    }
+  });
+}
+
+}  // namespace deltatune::cpu

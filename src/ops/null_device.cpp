@@ -1,0 +1,51 @@
+// Addresses without memory and streams without work.
+#include "ops/null_device.h"
+
+#include <cstring>
+
+#include "ops/kernels.h"
+
+namespace deltatune {
+namespace {
+
+class NullStream : public Stream {
+ public:
+  using Stream::Stream;
+  void record(Event& event) override { event.native = nullptr; }
+  void wait(const Event&) override {}
+  void sync() override {}
+  void upload(Tensor, const void*) override {}
+  void download(void* host, CTensor from) override { std::memset(host, 0, from.bytes()); }
+};
+
+class NullDevice : public Device {
+ public:
+  explicit NullDevice(Target target) : target_(target) {}
+  const char* name() const override { return "null"; }
+  Target target() const override { return target_; }
+  bool is_null() const override { return true; }
+  std::unique_ptr<Stream> make_stream(std::string name) override {
+    return std::make_unique<NullStream>(*this, null_kernels(), std::move(name));
+  }
+
+ protected:
+  std::byte* allocate_raw(size_t bytes) override {
+    std::byte* address = reinterpret_cast<std::byte*>(next_);
+    next_ += bytes + 256;
+    return address;
+  }
+  void free_raw(std::byte*, size_t) noexcept override {}
+
+ private:
+  Target target_;
+  // Above any address of a user program, and apart from a measuring arena's.
+  uintptr_t next_ = uintptr_t{1} << 61;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_null_device(Target target) {
+  return std::make_unique<NullDevice>(target);
+}
+
+}  // namespace deltatune

@@ -1,0 +1,46 @@
+// Checks and costs of the optimizer ops.
+#include "ops/optimizer.h"
+
+#include "ops/checks.h"
+#include "ops/op.h"
+#include "ops/scratch.h"
+
+namespace deltatune::ops {
+
+void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
+  const Check check{"sum_squares"};
+  check.storage("x_n", x_n);
+  check.input("sum_1", sum_1, DType::f64, {1});
+  stream.require_scratch(scratch::sum_squares(stream.device().target(), x_n.count()));
+  const OpScope scope(stream, Op::sum_squares,
+                      {.bytes = bytes_of({sum_1, x_n}), .flops = 2 * static_cast<double>(x_n.count())});
+  submit(stream, [=, &stream] { stream.kernels().sum_squares(stream, sum_1, x_n); });
+}
+
+void grad_scale(Stream& stream, Tensor scalars_8, CTensor sum_1, float max_norm) {
+  const Check check{"grad_scale"};
+  check.input("scalars_8", scalars_8, DType::f32, {StepScalar::count});
+  check.input("sum_1", sum_1, DType::f64, {1});
+  const OpScope scope(stream, Op::grad_scale, {.bytes = bytes_of({scalars_8, sum_1}), .flops = 4});
+  submit(stream, [=, &stream] { stream.kernels().grad_scale(stream, scalars_8, sum_1, max_norm); });
+}
+
+void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions options) {
+  const Check check{"adamw"};
+  check.rank("m_n", tensors.m_n, tensors.m_n.shape.rank);
+  const Shape& shape = tensors.m_n.shape;
+  check.input("m_n", tensors.m_n, DType::f32, shape);
+  check.input("v_n", tensors.v_n, DType::f32, shape);
+  check.input("grad_n", tensors.grad_n, DType::f32, shape);
+  check.output("master_n", tensors.master_n, DType::f32, shape);
+  const bool own_master = tensors.master_n.empty();
+  const bool narrow_param = !own_master && tensors.param_n.dtype == DType::bf16;
+  check.input("param_n", tensors.param_n, narrow_param ? DType::bf16 : DType::f32, shape);
+  check.input("scalars_8", scalars_8, DType::f32, {StepScalar::count});
+  const double count = static_cast<double>(shape.count());
+  const double moved = bytes_of({tensors.param_n, tensors.grad_n}) + (own_master ? 4 * count : 8 * count);
+  const OpScope scope(stream, Op::adamw, {.bytes = moved + 16 * count, .flops = 16 * count});
+  submit(stream, [=, &stream] { stream.kernels().adamw(stream, tensors, scalars_8, options); });
+}
+
+}  // namespace deltatune::ops
