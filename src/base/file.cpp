@@ -21,7 +21,7 @@ namespace {
 }
 
 [[noreturn]] void fail_write(const fs::path& path, int code) {
-  const char* fix = code == ENOSPC || code == EDQUOT
+  const char* fix = code == ENOSPC || code == EDQUOT || code == EFBIG
                         ? "free some disk space; nothing that existed before was changed"
                         : "check the folder's permissions";
   throw Error(ErrorKind::resource, "cannot write " + path.string() + ": " + std::strerror(code),
