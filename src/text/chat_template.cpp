@@ -1,0 +1,355 @@
+// Loading a chat template, preparing messages, and turning a render into loss spans; see chat_template.h.
+#include "text/chat_template.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/hash.h"
+#include "base/suggest.h"
+
+namespace deltatune {
+namespace {
+
+using jinja::Rendered;
+using Span = RenderedChat::Span;
+
+/// A tool call's arguments as a mapping: text is parsed, anything else stays.
+void parse_arguments(json::Value& call, const std::string& where) {
+  if (!call.is_object()) return;
+  if (const json::Value* function = call.find("function"); function && function->is_object()) {
+    json::Value inner = *function;
+    parse_arguments(inner, where);
+    call.set("function", std::move(inner));
+    return;
+  }
+  const json::Value* arguments = call.find("arguments");
+  if (!arguments || !arguments->is_string()) return;
+  json::Value parsed = json::parse(arguments->as_string(), where + ", tool call arguments");
+  if (!parsed.is_object()) {
+    throw Error(ErrorKind::data,
+                format("the arguments of a tool call are an {}, not an object", parsed.type_name()), where,
+                "write the arguments as a JSON object");
+  }
+  call.set("arguments", std::move(parsed));
+}
+
+json::Value prepare_message(const json::Value& message, const std::string& where) {
+  if (!message.is_object()) {
+    throw Error(ErrorKind::data, format("a message must be an object, found {}", message.type_name()), where,
+                "write each message as {\"role\": ..., \"content\": ...}");
+  }
+  json::Object members;
+  for (const auto& [key, value] : message.as_object()) {
+    if (!value.is_null()) members.emplace_back(key, value);
+  }
+  json::Value made(std::move(members));
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const json::Value* reasoning = made.find(name);
+    if (!reasoning) continue;
+    const json::Value value = *reasoning;
+    if (!made.find("thinking")) made.as_object().insert(made.as_object().begin(), {"thinking", value});
+    made.set("reasoning_content", value);
+    break;
+  }
+  if (const json::Value* calls = made.find("tool_calls"); calls && calls->is_array()) {
+    json::Value parsed = *calls;
+    for (json::Value& call : parsed.as_array()) parse_arguments(call, where);
+    made.set("tool_calls", std::move(parsed));
+  }
+  return made;
+}
+
+json::Value prepare(const json::Value& messages) {
+  if (!messages.is_array()) {
+    throw Error(ErrorKind::data, format("messages must be an array, found {}", messages.type_name()),
+                "messages", "write a conversation as a list of messages");
+  }
+  json::Array made;
+  for (const json::Value& message : messages.as_array()) {
+    made.push_back(prepare_message(message, format("message {}", made.size())));
+  }
+  return json::Value(std::move(made));
+}
+
+bool is_assistant(const json::Value& message) {
+  const json::Value* role = message.is_object() ? message.find("role") : nullptr;
+  return role && role->is_string() && role->as_string() == "assistant";
+}
+
+std::vector<int> assistant_messages(const json::Value& messages) {
+  std::vector<int> list;
+  const json::Array& items = messages.as_array();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (is_assistant(items[i])) list.push_back(static_cast<int>(i));
+  }
+  return list;
+}
+
+bool template_wrote(const jinja::Text& text, size_t begin, size_t size) {
+  const std::string_view flags = std::string_view(text.flags).substr(begin, size);
+  return flags.size() == size && flags.find(jinja::from_content) == std::string_view::npos;
+}
+
+/// First occurrence of `what` at or behind `from` that the template wrote, or npos.
+size_t find_written(const jinja::Text& text, std::string_view what, size_t from) {
+  for (size_t at = text.bytes.find(what, from); at != std::string::npos; at = text.bytes.find(what, at + 1)) {
+    if (template_wrote(text, at, what.size())) return at;
+  }
+  return std::string::npos;
+}
+
+/// Longest common prefix, cut back to a whole character.
+std::string common_prefix(std::string_view a, std::string_view b) {
+  size_t n = 0;
+  while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
+  while (n > 0 && n < a.size() && (static_cast<unsigned char>(a[n]) & 0xC0u) == 0x80u) --n;
+  return std::string(a.substr(0, n));
+}
+
+/// The leading part of text[begin, end) that the template wrote.
+std::string_view written_prefix(const jinja::Text& text, size_t begin, size_t end) {
+  const size_t content = std::min(text.flags.find(jinja::from_content, begin), end);
+  return std::string_view(text.bytes).substr(begin, content - begin);
+}
+
+json::Value token_variable(const json::Value& entry) {
+  const json::Value* content = entry.is_object() ? entry.find("content") : nullptr;
+  return content ? *content : entry;
+}
+
+/// "chat_template" of tokenizer_config.json as text, or "" when there is none.
+std::string template_of(const json::Value& config, const std::string& where) {
+  const json::Value* entry = config.find("chat_template");
+  if (!entry || entry->is_null()) return {};
+  if (entry->is_string()) return entry->as_string();
+  if (entry->is_array()) {
+    for (const json::Value& item : entry->as_array()) {
+      const json::Value* name = item.find("name");
+      const json::Value* source = item.find("template");
+      const bool named = name && name->is_string() && name->as_string() == "default";
+      if (named && source && source->is_string()) return source->as_string();
+    }
+  }
+  throw Error(ErrorKind::data, "chat_template holds no template named \"default\"", where,
+              "give a template of your own: chat_template: file.jinja");
+}
+
+}  // namespace
+
+/// What an assistant turn looks like in this template with these variables.
+struct ChatTemplate::Shape {
+  std::string header;  ///< "<|im_start|>assistant\n"
+  std::string rest;    ///< what the generation prompt has behind the header: "<think>\n" or nothing
+  std::string end;     ///< "<|im_end|>"
+};
+
+struct ChatTemplate::Cache {
+  std::mutex mutex;
+  std::map<std::string, Shape> shapes;  ///< by variables
+};
+
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+ChatTemplate::ChatTemplate(jinja::Template parsed, std::string source, std::vector<jinja::Variable> tokens)
+    : template_(std::move(parsed)), tokens_(std::move(tokens)), cache_(std::make_unique<Cache>()) {
+  Hasher hasher;
+  hasher.update(std::string_view("chat template, spans 1")).update(std::string_view(source));
+  for (const jinja::Variable& token : tokens_) {
+    hasher.update(std::string_view(token.name)).update(std::string_view(json::dump(token.value)));
+  }
+  fingerprint_ = hasher.hex();
+}
+
+ChatTemplate ChatTemplate::compile(std::string source, std::string_view where) {
+  jinja::Template parsed = jinja::Template::compile(source, std::string(where));
+  return ChatTemplate(std::move(parsed), std::move(source), {});
+}
+
+ChatTemplate ChatTemplate::load(const fs::path& folder) {
+  const fs::path config_path = folder / "tokenizer_config.json";
+  json::Value config{json::Object{}};
+  if (fs::exists(config_path)) config = json::parse_file(config_path.string());
+  fs::path where = folder / "chat_template.jinja";
+  std::string source;
+  if (fs::exists(where)) {
+    source = read_file(where);
+  } else {
+    where = config_path;
+    source = template_of(config, config_path.string());
+  }
+  if (source.empty()) {
+    throw Error(ErrorKind::data, "the checkpoint has no chat template", folder.string(),
+                "take the instruct checkpoint's chat_template.jinja, or set chat_template: file.jinja");
+  }
+  std::vector<jinja::Variable> tokens;
+  for (const auto& [key, value] : config.is_object() ? config.as_object() : json::Object{}) {
+    json::Value token = token_variable(value);
+    if (key.ends_with("_token") && token.is_string()) tokens.push_back({key, std::move(token), true});
+  }
+  jinja::Template parsed = jinja::Template::compile(source, where.string());
+  return ChatTemplate(std::move(parsed), std::move(source), std::move(tokens));
+}
+
+Rendered ChatTemplate::run(const json::Value& messages, const json::Value* tools,
+                           const RenderOptions& options) const {
+  std::vector<jinja::Variable> variables = tokens_;
+  variables.push_back({"tools", tools ? *tools : json::Value(), false});
+  variables.push_back({"documents", json::Value(), false});
+  variables.push_back({"add_generation_prompt", json::Value(options.add_generation_prompt), false});
+  if (!options.variables.is_null()) {
+    for (const auto& [name, value] : options.variables.as_object()) {
+      if (name == "messages" || name == "tools" || name == "documents" || name == "add_generation_prompt") {
+        throw Error(ErrorKind::usage, format("'{}' cannot be set as a template variable", name),
+                    "template variables", "remove it: the engine sets it for every conversation");
+      }
+      variables.push_back({name, value, name.ends_with("_token")});
+    }
+  }
+  return template_.render(messages, variables);
+}
+
+ChatTemplate::Shape ChatTemplate::learn_shape(const RenderOptions& given) const {
+  const auto refuse = [&](std::string_view why) {
+    return Error(
+        ErrorKind::data, format("assistant turns cannot be recognised: {}", why), template_.where(),
+        "put {% generation %} ... {% endgeneration %} around what the assistant writes in the template");
+  };
+  const auto message = [](const char* role, const char* content) {
+    return json::Value(json::Object{{"role", json::Value(role)}, {"content", json::Value(content)}});
+  };
+  RenderOptions options = given;
+  options.add_generation_prompt = false;
+  const json::Value question(json::Array{message("user", "qzU1")});
+  const jinja::Text asked = run(question, nullptr, options).text;
+  const jinja::Text talk =
+      run(json::Value(json::Array{message("user", "qzU1"), message("assistant", "qzA1"),
+                                  message("user", "qzU2"), message("assistant", "qzA2")}),
+          nullptr, options)
+          .text;
+  options.add_generation_prompt = true;
+  const jinja::Text prompted = run(question, nullptr, options).text;
+  if (prompted.size() <= asked.size() || !prompted.bytes.starts_with(asked.bytes)) {
+    throw refuse("add_generation_prompt adds nothing at the end");
+  }
+  if (!talk.bytes.starts_with(asked.bytes)) throw refuse("a user turn changes when an answer follows");
+  const size_t a1 = talk.bytes.find("qzA1");
+  const size_t u2 = talk.bytes.find("qzU2");
+  const size_t a2 = talk.bytes.find("qzA2");
+  if (a1 == std::string::npos || u2 == std::string::npos || a2 == std::string::npos || a1 < asked.size() ||
+      u2 < a1 || a2 < u2) {
+    throw refuse("the turns do not appear once each and in order");
+  }
+  const std::string_view prompt = written_prefix(prompted, asked.size(), prompted.size());
+  if (prompt.size() != prompted.size() - asked.size())
+    throw refuse("the generation prompt is not template text");
+  Shape shape;
+  shape.header = common_prefix(prompt, written_prefix(talk, asked.size(), a1));
+  shape.rest = prompt.substr(shape.header.size());
+  shape.end = common_prefix(written_prefix(talk, a1 + 4, u2), written_prefix(talk, a2 + 4, talk.size()));
+  shape.end = jinja::strip(jinja::Text(shape.end, jinja::from_template), nullptr, false, true).bytes;
+  const auto blank = [](const std::string& text) {
+    return jinja::strip(jinja::Text(text, jinja::from_template), nullptr, true, true).empty();
+  };
+  if (blank(shape.header)) throw refuse("they do not start like the generation prompt");
+  if (blank(shape.end)) throw refuse("they have no end mark");
+  if (find_written(asked, shape.header, 0) != std::string::npos)
+    throw refuse("user turns have the same header");
+  return shape;
+}
+
+const ChatTemplate::Shape& ChatTemplate::shape(const RenderOptions& options) const {
+  const std::string key = json::dump(options.variables);
+  const std::lock_guard lock(cache_->mutex);
+  const auto found = cache_->shapes.find(key);
+  if (found != cache_->shapes.end()) return found->second;
+  return cache_->shapes.emplace(key, learn_shape(options)).first->second;
+}
+
+void ChatTemplate::check(const RenderOptions& options) const {
+  if (!template_.has_generation()) shape(options);
+}
+
+std::vector<Span> ChatTemplate::find_turns(const Rendered& rendered, const json::Value& messages,
+                                           const RenderOptions& options) const {
+  const Shape& shape = this->shape(options);
+  const jinja::Text& text = rendered.text;
+  const std::vector<int> assistants = assistant_messages(messages);
+  const auto refuse = [&](const std::string& why) {
+    return Error(
+        ErrorKind::data,
+        format("the assistant turns in the rendered text do not match the messages: {}", why),
+        template_.where(),
+        "put {% generation %} ... {% endgeneration %} around what the assistant writes in the template");
+  };
+  std::vector<Span> spans;
+  auto mark = rendered.message_marks.begin();
+  int message = -1;
+  for (size_t at = find_written(text, shape.header, 0); at != std::string::npos;) {
+    Span span;
+    span.begin = at + shape.header.size();
+    const std::string_view behind = std::string_view(text.bytes).substr(span.begin);
+    const bool prompted =
+        behind.starts_with(shape.rest) && template_wrote(text, span.begin, shape.rest.size());
+    if (prompted) span.begin += shape.rest.size();
+    const size_t end = find_written(text, shape.end, span.begin);
+    if (end == std::string::npos) {
+      if (options.add_generation_prompt && behind == shape.rest) break;
+      throw refuse("the last turn has no end mark");
+    }
+    span.end = end + shape.end.size();
+    for (; mark != rendered.message_marks.end() && mark->first <= at; ++mark) message = mark->second;
+    if (spans.size() >= assistants.size()) throw refuse("there are more turns than assistant messages");
+    span.message = assistants[spans.size()];
+    if (message >= 0 && message != span.message) throw refuse("a turn was written by another message");
+    spans.push_back(span);
+    at = find_written(text, shape.header, span.end);
+  }
+  if (spans.size() != assistants.size()) {
+    throw refuse(format("{} turns for {} assistant messages", spans.size(), assistants.size()));
+  }
+  return spans;
+}
+
+RenderedChat ChatTemplate::render(const json::Value& messages, const json::Value* tools,
+                                  const RenderOptions& options) const {
+  static const std::vector<std::string> choices = {"assistant", "last", "all"};
+  if (std::find(choices.begin(), choices.end(), options.train_on) == choices.end()) {
+    const std::string near = nearest(options.train_on, choices);
+    throw Error(ErrorKind::usage, format("unknown train_on '{}'", options.train_on), "train_on",
+                near.empty() ? "use assistant, last or all" : format("did you mean '{}'?", near));
+  }
+  const json::Value prepared = prepare(messages);
+  Rendered rendered = run(prepared, tools, options);
+  RenderedChat result;
+  if (options.train_on == "all") {
+    if (!rendered.text.empty()) result.spans.push_back({0, rendered.text.size(), -1});
+  } else if (template_.has_generation()) {
+    for (const jinja::GenerationSpan& s : rendered.spans) {
+      if (s.begin < s.end) result.spans.push_back({s.begin, s.end, s.message});
+    }
+  } else {
+    result.spans = find_turns(rendered, prepared, options);
+  }
+  if (options.train_on == "last" && !result.spans.empty()) {
+    const int last = result.spans.back().message;
+    const auto earlier = [&](const Span& s) {
+      return last < 0 ? s.end != result.spans.back().end : s.message != last;
+    };
+    result.spans.erase(std::remove_if(result.spans.begin(), result.spans.end() - 1, earlier),
+                       result.spans.end() - 1);
+  }
+  result.marked.text = std::move(rendered.text.bytes);
+  result.marked.flags.reserve(result.marked.text.size());
+  for (const char flag : rendered.text.flags) result.marked.flags.push_back(static_cast<uint8_t>(flag));
+  for (const Span& span : result.spans) {
+    for (size_t i = span.begin; i < span.end; ++i) result.marked.flags[i] |= mark_supervised;
+  }
+  return result;
+}
+
+}  // namespace deltatune

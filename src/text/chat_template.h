@@ -1,0 +1,93 @@
+// Conversation -> text with loss spans, by the chat template of a checkpoint.
+//
+// A conversation is rendered once; loss spans are found in that one render, never by comparing renders of
+// prefixes (templates such as Qwen3.5's write earlier turns differently from the last one). Spans come from
+// {% generation %} blocks where the template has them. Otherwise the header and the end mark of an assistant
+// turn are learnt from renders of made-up conversations, and searched in text that the template itself wrote:
+// what a message contains never counts. A template for which neither works is refused.
+//
+// A span starts at the first character that the model has to produce after the generation prompt: behind the
+// header, and behind the rest of the generation prompt ("<think>\n") where the turn literally starts with it.
+// It ends with the end mark ("<|im_end|>"), without the white space after it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "text/jinja.h"
+#include "text/marked_text.h"
+
+namespace deltatune {
+
+struct RenderOptions {
+  bool add_generation_prompt = false;
+  /// Object (or null): enable_thinking, preserve_thinking, reasoning_effort, bos_token ... Strings in
+  /// variables whose name ends in "_token" count as written by the template, all others as content.
+  json::Value variables;
+  /// "assistant": every assistant turn; "last": the last one only; "all": every byte, headers included.
+  std::string train_on = "assistant";
+};
+
+struct RenderedChat {
+  /// The text; mark_supervised is set inside the spans.
+  MarkedText marked;
+  /// Supervised bytes [begin, end) of marked.text, and the index of their message (-1: train_on is "all", or
+  /// the template does not loop over messages).
+  struct Span {
+    size_t begin = 0;
+    size_t end = 0;
+    int message = -1;
+  };
+  std::vector<Span> spans;
+};
+
+class ChatTemplate {
+ public:
+  /// Throws Error{data}: syntax errors and unsupported statements of the template; `where` names it.
+  static ChatTemplate compile(std::string source, std::string_view where);
+  /// Template of a checkpoint folder: chat_template.jinja, else "chat_template" of tokenizer_config.json (a
+  /// string, or a list of {name, template} with one named "default"). The *_token entries of
+  /// tokenizer_config.json become variables. Throws Error{data}: no template, unreadable files.
+  static ChatTemplate load(const fs::path& folder);
+
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  /// `messages`: array of {role, content, reasoning_content, tool_calls ...}; `tools`: array or null. Before
+  /// rendering, members that are null are dropped, `thinking` and `reasoning` become `reasoning_content`, and
+  /// tool-call arguments that are JSON text are parsed. Throws Error{data}: the template's raise_exception
+  /// with its text, malformed messages, assistant turns that cannot be found; Error{usage}: unknown train_on,
+  /// reserved variable. Several threads may render at once.
+  RenderedChat render(const json::Value& messages, const json::Value* tools,
+                      const RenderOptions& options) const;
+
+  /// Throws what render() would throw for every conversation: no generation blocks, and turns not
+  /// recognisable.
+  void check(const RenderOptions& options) const;
+
+  /// Hash of the template and its token variables.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  struct Shape;
+  struct Cache;
+  ChatTemplate(jinja::Template parsed, std::string source, std::vector<jinja::Variable> tokens);
+  jinja::Rendered run(const json::Value& messages, const json::Value* tools,
+                      const RenderOptions& options) const;
+  Shape learn_shape(const RenderOptions& options) const;
+  const Shape& shape(const RenderOptions& options) const;
+  std::vector<RenderedChat::Span> find_turns(const jinja::Rendered& rendered, const json::Value& messages,
+                                             const RenderOptions& options) const;
+
+  jinja::Template template_;
+  std::vector<jinja::Variable> tokens_;
+  std::string fingerprint_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace deltatune
