@@ -1,4 +1,4 @@
-// Tokens -> syntax tree. The grammar and its precedences are those of the Jinja documentation ("Template
+// Tokens -> syntax tree. The grammar is that of the Jinja documentation ("Template
 // Designer Documentation"); statements that load other templates (extends, include, import, block) are
 // refused, and so are autoescape and recursive loops.
 #pragma once
