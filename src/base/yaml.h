@@ -16,14 +16,23 @@ namespace deltatune::yaml {
 
 enum class Kind { null, scalar, sequence, map };
 
+struct Member;
+
 /// One node. Only the members of its kind are filled.
 struct Node {
   Kind kind = Kind::null;
-  int line = 0;                                   ///< 1-based; of a map's value, the line of its key
-  std::string text;                               ///< scalar: the characters after unquoting
-  bool quoted = false;                            ///< scalar: was quoted or a block, so it is a string
-  std::vector<Node> items;                        ///< sequence
-  std::vector<std::pair<std::string, Node>> map;  ///< map, in file order, keys unique
+  int line = 0;             ///< 1-based; of a map's value, the line of its key
+  std::string text;         ///< scalar: the characters after unquoting
+  bool quoted = false;      ///< scalar: was quoted or a block, so it is a string
+  std::vector<Node> items;  ///< sequence
+  std::vector<Member> map;  ///< map, in file order, keys unique
+};
+
+/// Key and value of a map. Not a std::pair: that cannot be named while Node is incomplete.
+struct Member {
+  Member(std::string key, Node value) : first(std::move(key)), second(std::move(value)) {}
+  std::string first;
+  Node second;
 };
 
 /// "nothing", "a single value", "a list" or "a map": for messages.

@@ -1,0 +1,139 @@
+// Computes and prints DataStats.
+#include "data/stats.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/format.h"
+
+namespace deltatune {
+namespace {
+
+LengthStats length_stats(const std::vector<int32_t>& lengths) {
+  LengthStats out;
+  if (lengths.empty()) return out;
+  std::vector<int32_t> sorted = lengths;
+  std::sort(sorted.begin(), sorted.end());
+  int64_t sum = 0;
+  for (const int32_t length : sorted) sum += length;
+  out.count = static_cast<int64_t>(sorted.size());
+  out.min = sorted.front();
+  out.p50 = percentile(sorted, 50);
+  out.p90 = percentile(sorted, 90);
+  out.p99 = percentile(sorted, 99);
+  out.max = sorted.back();
+  out.mean = static_cast<double>(sum) / static_cast<double>(out.count);
+  return out;
+}
+
+double ratio(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+json::Value skipped_json(const DatasetCounts& counts) {
+  json::Value out(json::Object{});
+  for (int i = 0; i < row_problem_count; ++i) {
+    const int64_t count = counts.skipped[static_cast<size_t>(i)];
+    if (count > 0) out.set(name_of(static_cast<RowProblem>(i)), count);
+  }
+  return out;
+}
+
+}  // namespace
+
+int64_t percentile(const std::vector<int32_t>& sorted, double percent) {
+  DELTATUNE_ASSERT(!sorted.empty());
+  const double rank = std::ceil(percent / 100 * static_cast<double>(sorted.size()));
+  const auto index = static_cast<size_t>(std::max(1.0, rank)) - 1;
+  return sorted[std::min(index, sorted.size() - 1)];
+}
+
+DataStats data_stats(const TokenizedSet& set, const StreamOptions& options, int64_t max_length,
+                     double epochs) {
+  const BatchStream stream(set, options);
+  DataStats out;
+  out.counts = set.counts();
+  out.lengths = length_stats(set.raw_lengths());
+  out.max_length = max_length;
+  out.max_tokens = options.max_tokens;
+  out.rows = stream.rows_in_epoch(0);
+  out.steps_per_epoch = stream.steps_per_epoch();
+  out.steps = stream.steps(epochs);
+  out.epochs = epochs;
+  out.fill = ratio(out.counts.tokens, out.rows * options.max_tokens);
+  out.supervised_share = ratio(out.counts.targets, out.counts.tokens);
+  out.documents_per_row = ratio(out.counts.conversations, out.rows);
+  out.fingerprint = set.fingerprint();
+  return out;
+}
+
+json::Value DataStats::to_json() const {
+  const json::Object length_members = {{"count", lengths.count}, {"min", lengths.min}, {"p50", lengths.p50},
+                                       {"p90", lengths.p90},     {"p99", lengths.p99}, {"max", lengths.max},
+                                       {"mean", lengths.mean}};
+  return json::Object{{"rows", counts.rows},
+                      {"conversations", counts.conversations},
+                      {"tokens", counts.tokens},
+                      {"supervised_tokens", counts.targets},
+                      {"supervised_share", supervised_share},
+                      {"lengths", length_members},
+                      {"max_length", max_length},
+                      {"truncated", counts.truncated},
+                      {"dropped", counts.dropped},
+                      {"split", counts.split},
+                      {"split_pieces_masked", counts.split_pieces_masked},
+                      {"masked_by_overflow", counts.masked_by_overflow},
+                      {"tokens_cut", counts.tokens_cut},
+                      {"skipped", skipped_json(counts)},
+                      {"empty", counts.empty},
+                      {"all_masked", counts.all_masked},
+                      {"duplicates", counts.duplicates},
+                      {"empty_assistant_turns", counts.empty_assistant_turns},
+                      {"max_tokens", max_tokens},
+                      {"packed_rows", rows},
+                      {"documents_per_row", documents_per_row},
+                      {"fill", fill},
+                      {"steps_per_epoch", steps_per_epoch},
+                      {"epochs", epochs},
+                      {"steps", steps},
+                      {"fingerprint", fingerprint}};
+}
+
+std::vector<std::string> DataStats::to_lines() const {
+  std::vector<std::string> out;
+  const auto count_line = [&](const char* label, int64_t count, const std::string& note) {
+    if (count > 0)
+      out.push_back(format("{:<16}{}{}{}", label, format_count(count), note.empty() ? "" : "  ", note));
+  };
+  out.push_back(
+      format("{:<16}{}  kept {}", "rows", format_count(counts.rows), format_count(counts.conversations)));
+  const json::Value skipped = skipped_json(counts);
+  for (const auto& [reason, count] : skipped.as_object()) {
+    count_line("  skipped", count.as_integer(), reason);
+  }
+  count_line("  empty", counts.empty, "without a token");
+  count_line("  all masked", counts.all_masked, "without a supervised token");
+  count_line("  masked by cut", counts.masked_by_overflow,
+             format("supervised only beyond {} tokens", max_length));
+  count_line("  too long", counts.dropped, format("over {} tokens, dropped", max_length));
+  count_line("truncated", counts.truncated, format("at {} tokens", max_length));
+  count_line("split", counts.split, format("into pieces of {} tokens", max_length));
+  count_line("  masked pieces", counts.split_pieces_masked, "left out");
+  count_line("tokens cut", counts.tokens_cut, "by max_length");
+  count_line("duplicates", counts.duplicates, "rows equal to an earlier one, kept");
+  count_line("empty answers", counts.empty_assistant_turns, "assistant turns without text");
+  out.push_back(format("{:<16}p50 {}  p90 {}  p99 {}  max {}  mean {:.1f}", "row length",
+                       format_count(lengths.p50), format_count(lengths.p90), format_count(lengths.p99),
+                       format_count(lengths.max), lengths.mean));
+  out.push_back(format("{:<16}{}  supervised {} ({:.1f} %)", "tokens", format_count(counts.tokens),
+                       format_count(counts.targets), 100 * supervised_share));
+  out.push_back(format("{:<16}{} of {} tokens  fill {:.1f} %  {:.1f} conversations each", "packed rows",
+                       format_count(rows), format_count(max_tokens), 100 * fill, documents_per_row));
+  out.push_back(format("{:<16}{} per epoch  {} in {} epochs", "steps", format_count(steps_per_epoch),
+                       format_count(steps), epochs));
+  out.push_back(format("{:<16}{}", "fingerprint", fingerprint));
+  return out;
+}
+
+}  // namespace deltatune

@@ -1,0 +1,202 @@
+// data/jsonl, data/row_source, data/files: line ends, places in messages, arrays, folders and patterns.
+#include "data/jsonl.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "data/files.h"
+#include "data/row_source.h"
+
+namespace deltatune {
+namespace {
+
+std::vector<JsonlLine> lines_of(std::string_view text) {
+  std::vector<JsonlLine> out;
+  JsonlLines lines(text);
+  for (JsonlLine line; lines.next(line);) out.push_back(line);
+  return out;
+}
+
+RowError error_of(std::string_view text) {
+  const std::vector<JsonlLine> lines = lines_of(text);
+  try {
+    parse_line(lines.back());
+  } catch (const RowError& e) {
+    return e;
+  }
+  ADD_FAILURE() << "accepted: " << text;
+  return RowError(RowProblem::refused, "", "", "");
+}
+
+// A folder of its own that goes away with the test.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "deltatune-data-XXXXXX").string();
+    path_ = ::mkdtemp(pattern.data());
+  }
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string add(const std::string& name, std::string_view text) const {
+    write_file_atomic(path_ / name, text);
+    return (path_ / name).string();
+  }
+  fs::path path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string numbers_of(const fs::path& path, BlockSize block = {}) {
+  std::string out;
+  visit_file(
+      path,
+      [&](const std::vector<RawRow>& rows) {
+        for (const RawRow& row : rows) out += format("{}:{} ", row.number, json::dump(row.parse()));
+        out += "| ";
+        return true;
+      },
+      block);
+  return out;
+}
+
+TEST(Jsonl, SplitsLines) {
+  const auto lines = lines_of("\xEF\xBB\xBF{\"a\":1}\r\n\n \t\r\n  {\"b\":2} \r\n{\"c\":3}");
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0].text, "{\"a\":1}");
+  EXPECT_EQ(lines[0].number, 1);
+  EXPECT_EQ(lines[0].offset, 3u);
+  EXPECT_EQ(lines[1].text, "{\"b\":2}");
+  EXPECT_EQ(lines[1].number, 4);
+  EXPECT_EQ(lines[2].text, "{\"c\":3}");
+  EXPECT_EQ(lines[2].number, 5);
+  EXPECT_TRUE(lines_of("").empty());
+  EXPECT_TRUE(lines_of("\n\r\n").empty());
+}
+
+TEST(Jsonl, LongLines) {
+  const std::string row = "{\"a\": \"" + std::string(size_t{3} << 20, 'x') + "\"}";
+  const std::string text = row + "\n" + row;
+  const auto lines = lines_of(text);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(parse_line(lines[1]).at("a").as_string().size(), size_t{3} << 20);
+}
+
+TEST(Jsonl, NamesTheByteOfInvalidUtf8) {
+  // Overlong, surrogate, above U+10FFFF, lone continuation, cut at the end of the line.
+  for (const char* bytes : {"\xC0\xAF", "\xE0\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\x80",
+                            "\xE2\x82", "\xF0\x9F\x98", "\xFF"}) {
+    const RowError e = error_of(std::string("{}\n{\"a\": \"") + bytes + "\"}");
+    EXPECT_EQ(e.problem(), RowProblem::invalid_utf8);
+    EXPECT_EQ(e.where(), "byte 10 of the file");
+  }
+  for (const char* good :
+       {"\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_NO_THROW(parse_line(lines_of(std::string("{\"a\": \"") + good + "\"}")[0]));
+  }
+}
+
+TEST(Jsonl, NamesTheColumnOfBadJson) {
+  const RowError e = error_of("{}\n{\"a\": tru}");
+  EXPECT_EQ(e.problem(), RowProblem::malformed_json);
+  EXPECT_EQ(e.where(), "column 10");
+  for (const char* text : {"{\"a\":1,\"a\":2}", "{\"a\": \"\\ud800\"}", "{", "{} {}", "nan"}) {
+    EXPECT_EQ(error_of(text).problem(), RowProblem::malformed_json) << text;
+  }
+  EXPECT_EQ(error_of("7").problem(), RowProblem::not_an_object);
+  EXPECT_NO_THROW(parse_line(lines_of("{\"a\": \"\\ud83d\\ude00\"}")[0]));
+}
+
+TEST(RowSource, LinesArraysAndBlocks) {
+  const Folder folder;
+  EXPECT_EQ(numbers_of(folder.add("a.jsonl", "{}\n\n{\"x\":1}\n")), "1:{} 3:{\"x\": 1} | ");
+  EXPECT_EQ(numbers_of(folder.add("b.json", "\xEF\xBB\xBF [{},\n {\"x\":1}]")), "1:{} 2:{\"x\": 1} | ");
+  EXPECT_EQ(numbers_of(folder.add("c.json", "{\n\"sequences\": [{}]}")), "1:{} | ");
+  EXPECT_EQ(numbers_of(folder.add("d.json", "{\"data\": [{}]}")), "1:{} | ");
+  EXPECT_EQ(numbers_of(folder.add("e.json", "{\"x\":1}\n{\"y\":2}")), "1:{\"x\": 1} 2:{\"y\": 2} | ");
+  EXPECT_EQ(numbers_of(folder.add("f.json", "{\"messages\": [], \"data\": []}")),
+            "1:{\"messages\": [], \"data\": []} | ");
+  EXPECT_EQ(numbers_of(folder.add("g.jsonl", "{}\n{}\n{}\n{}\n{}"), {2, 1000}),
+            "1:{} 2:{} | 3:{} 4:{} | 5:{} | ");
+  EXPECT_EQ(numbers_of(folder.add("h.jsonl", "{}\n{}\n{}"), {100, 4}), "1:{} 2:{} | 3:{} | ");
+  EXPECT_EQ(numbers_of(folder.add("i.json", "[{},{},{}]"), {2, 1000}), "1:{} 2:{} | 3:{} | ");
+}
+
+TEST(RowSource, RefusesFilesWithoutRows) {
+  const Folder folder;
+  for (const char* text : {"", "\n\n", "\xEF\xBB\xBF"}) {
+    EXPECT_THROW(numbers_of(folder.add("a.jsonl", text)), Error) << text;
+    EXPECT_THROW(numbers_of(folder.add("a.json", text)), Error) << text;
+  }
+  for (const char* text : {"[]", "{\"sequences\": []}", "{\n\"x\": 1}", "[1, 2", "[3]"}) {
+    EXPECT_THROW(numbers_of(folder.add("b.json", text)), Error) << text;
+  }
+  const std::string utf16("\xFF\xFE{\0}\0", 6);
+  try {
+    numbers_of(folder.add("c.jsonl", utf16));
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("UTF-16"), std::string::npos);
+  }
+  EXPECT_THROW(numbers_of(folder.path() / "absent.jsonl"), Error);
+  EXPECT_THROW(numbers_of(folder.path()), Error);
+}
+
+TEST(RowSource, ReadsOneRow) {
+  const Folder folder;
+  const std::vector<fs::path> files = {folder.add("a.jsonl", "{\"n\":0}\n\n{bad\n"),
+                                       folder.add("b.json", "[{\"n\":2},{\"n\":3}]")};
+  std::string file;
+  int64_t line = 0;
+  EXPECT_EQ(read_row(files, 0, file, line).at("n").as_integer(), 0);
+  EXPECT_EQ(read_row(files, 3, file, line).at("n").as_integer(), 3);
+  EXPECT_EQ(file, files[1].string());
+  EXPECT_EQ(line, 2);
+  EXPECT_THROW(read_row(files, 4, file, line), Error);
+  EXPECT_THROW(read_row(files, -1, file, line), Error);
+  try {
+    read_row(files, 1, file, line);
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.where().rfind(files[0].string() + ", line 3", 0), 0u) << e.text();
+  }
+}
+
+TEST(Files, ExpandsFoldersAndPatternsInOrder) {
+  const Folder folder;
+  for (const char* name : {"b.jsonl", "a.json", "c.ndjson", ".hidden.jsonl", "notes.txt"})
+    folder.add(name, "{}");
+  const std::string base = folder.path().string();
+  const auto names = [](const std::vector<fs::path>& paths) {
+    std::string out;
+    for (const fs::path& path : paths) out += path.filename().string() + " ";
+    return out;
+  };
+  EXPECT_EQ(names(dataset_files({base})), "a.json b.jsonl c.ndjson ");
+  EXPECT_EQ(names(dataset_files({base + "/[bc].*json*", base + "/a.json"})), "b.jsonl c.ndjson a.json ");
+  const auto kind_of = [](const std::vector<std::string>& entries) {
+    try {
+      dataset_files(entries);
+    } catch (const Error& e) {
+      EXPECT_FALSE(e.fix().empty());
+      return e.kind();
+    }
+    return ErrorKind::internal;
+  };
+  EXPECT_EQ(kind_of({}), ErrorKind::usage);
+  EXPECT_EQ(kind_of({base, base + "/../" + folder.path().filename().string() + "/a.json"}), ErrorKind::usage);
+  EXPECT_EQ(kind_of({base + "/none.jsonl"}), ErrorKind::data);
+  EXPECT_EQ(kind_of({base + "/*.parquet"}), ErrorKind::data);
+  EXPECT_EQ(kind_of({base + "/notes.txt"}), ErrorKind::data);
+  const Folder empty;
+  EXPECT_EQ(kind_of({empty.path().string()}), ErrorKind::data);
+}
+
+}  // namespace
+}  // namespace deltatune
