@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "cpu/device.h"
 #include "ops/null_device.h"
+#include "ops/op.h"
 #include "ops/ops.h"
 
 namespace deltatune::parity {
