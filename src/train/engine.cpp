@@ -1,0 +1,239 @@
+// Engine: memory first, then the calls of a step.
+#include "train/engine.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/null_device.h"
+#include "ops/ops.h"
+
+namespace deltatune {
+namespace {
+
+// Weights and gradients that have a shape but no memory, for the measuring step.
+template <class V>
+std::vector<V> shapes_only(const ParamTable& table, DType storage, bool gradients) {
+  Arena arena;
+  std::vector<V> out;
+  for (const Param& param : table.params) {
+    const DType dtype = gradients || param.keep_f32 ? compute_dtype(storage) : storage;
+    out.push_back(arena.take(dtype, param.shape));
+  }
+  return out;
+}
+
+EngineOptions completed(EngineOptions options) {
+  if (options.max_documents <= 0) options.max_documents = default_max_documents(options.tokens);
+  options.max_documents = std::min(options.max_documents, options.tokens);
+  return options;
+}
+
+}  // namespace
+
+int64_t default_max_documents(int64_t tokens) { return std::min(tokens, std::max<int64_t>(16, tokens / 32)); }
+
+Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents) {
+  Batch batch;
+  batch.tokens.assign(static_cast<size_t>(tokens), 0);
+  batch.targets.assign(static_cast<size_t>(tokens), 0);
+  batch.cu_seqlens = {0};
+  const int64_t documents = std::min(max_documents, (tokens + length - 1) / length);
+  for (int64_t d = 0; d < documents; ++d) {
+    const int64_t begin = d * length;
+    // The last document takes what is left.
+    const int64_t end = d + 1 == documents ? tokens : begin + length;
+    for (int64_t t = begin; t < end; ++t) batch.positions.push_back(static_cast<int32_t>(t - begin));
+    batch.targets[static_cast<size_t>(end - 1)] = -100;
+    batch.cu_seqlens.push_back(static_cast<int32_t>(end));
+  }
+  batch.documents = documents;
+  batch.real_tokens = tokens;
+  batch.num_targets = tokens - documents;
+  return batch;
+}
+
+Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bool tied, const EngineOptions& options)
+    : device_(device), comm_(comm), options_(completed(options)), batch_(options_.tokens, options_.max_documents) {
+  DELTATUNE_ASSERT(options_.tokens >= 1);
+  model_ = std::make_unique<Model>(config, make_params(config, tied), options_.storage, options_.tokens,
+                                   options_.max_documents);
+  stream_ = device.make_stream("compute");
+  ParamStore::Options store;
+  store.storage = options_.storage;
+  store.train = options_.train;
+  store.decay_all = options_.decay_all;
+  store.weight_decay = options_.weight_decay;
+  store.adamw = options_.adamw;
+  store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
+  place();
+}
+
+Buffer Engine::region(const Arena& arena, const char* name, Lifetime lifetime) {
+  return device_.allocate(arena.high_water(), name, "activations", lifetime);
+}
+
+void Engine::place() {
+  Arena kept, shared, work, batch;
+  measure(kept, shared, work, batch);
+  const size_t scratch = stream_->scratch_wish();
+  buffers_.push_back(region(kept, "block inputs and kept activations", Lifetime::step));
+  buffers_.push_back(region(shared, "activations recomputed per block", Lifetime::block));
+  buffers_.push_back(region(work, "working buffers", Lifetime::block));
+  buffers_.push_back(region(batch, "batch", Lifetime::step));
+  buffers_.push_back(device_.allocate(scratch, "kernel scratch", "activations", Lifetime::op));
+  kept_ = Arena(buffers_[0].span());
+  shared_ = Arena(buffers_[1].span());
+  work_ = Arena(buffers_[2].span());
+  batch_arena_ = Arena(buffers_[3].span());
+  stream_->set_scratch(buffers_[4].span());
+  bind(kept_, shared_, work_, batch_arena_);
+  model_->initialise(*stream_);
+  stream_->sync();
+}
+
+void Engine::bind(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
+  model_->bind(kept, shared, work, options_.keep);
+  batch_.bind(batch);
+  loss_sum_1_ = batch.take(DType::f64, {1});
+  scalars_8_ = batch.take(DType::f32, {StepScalar::count});
+}
+
+void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
+  bind(kept, shared, work, batch);
+  const auto null_device = make_null_device(device_.target());
+  const auto stream = null_device->make_stream("measure");
+  const auto& table = model_->params().table;
+  const auto weights = shapes_only<CTensor>(table, options_.storage, false);
+  const auto grads = shapes_only<Tensor>(table, options_.storage, true);
+  // The two extremes of document lengths bound every scratch size in between.
+  for (const int64_t length : {options_.tokens, std::max<int64_t>(1, options_.tokens / options_.max_documents)}) {
+    const RowInputs row = batch_.upload(*stream, synthetic_batch(options_.tokens, length, options_.max_documents));
+    model_->embed(*stream, weights, row);
+    for (int64_t l = 0; l < model_->config().layers(); ++l) model_->forward_block(*stream, weights, l, row);
+    model_->loss(*stream, weights, grads, loss_sum_1_, options_.train, row);
+    if (!options_.train) {
+      model_->logits(*stream, weights, row.targets, row, [](int64_t, CTensor) {});
+      continue;
+    }
+    for (int64_t l = model_->config().layers(); l-- > 0;) model_->backward_block(*stream, weights, grads, l, row);
+    model_->backward_embedding(*stream, grads, row);
+  }
+  stream_->require_scratch(stream->scratch_wish());
+  if (options_.train) {
+    // Scratch of the optimizer's ops depends on the largest buffer they see.
+    Arena fake;
+    int64_t largest = 0;
+    for (const StateTensor& state : store_->state()) largest = std::max(largest, state.data.count());
+    const Tensor x = fake.take(DType::f32, {largest});
+    ops::sum_squares(*stream, fake.take(DType::f64, {1}), x);
+    stream_->require_scratch(stream->scratch_wish());
+  }
+}
+
+void Engine::begin_window() {
+  store_->zero_gradients(*stream_);
+  ops::fill(*stream_, loss_sum_1_, 0);
+}
+
+void Engine::forward(const RowInputs& row) {
+  const ModelParams& params = model_->params();
+  store_->acquire(*stream_, params.embedding_group);
+  model_->embed(*stream_, store_->weights(), row);
+  for (int64_t l = 0; l < model_->config().layers(); ++l) {
+    store_->acquire(*stream_, params.block_groups[static_cast<size_t>(l)]);
+    model_->forward_block(*stream_, store_->weights(), l, row);
+  }
+  store_->acquire(*stream_, params.final_group);
+}
+
+void Engine::micro_step(const Batch& batch) {
+  const ModelParams& params = model_->params();
+  const RowInputs row = batch_.upload(*stream_, batch);
+  forward(row);
+  store_->begin_gradients(*stream_, params.final_group);
+  store_->begin_gradients(*stream_, params.embedding_group);
+  model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
+  store_->reduce(*stream_, params.final_group);
+  for (int64_t l = model_->config().layers(); l-- > 0;) {
+    const int group = params.block_groups[static_cast<size_t>(l)];
+    store_->acquire(*stream_, group);
+    store_->begin_gradients(*stream_, group);
+    model_->backward_block(*stream_, store_->weights(), store_->grads(), l, row);
+    store_->reduce(*stream_, group);
+  }
+  model_->backward_embedding(*stream_, store_->grads(), row);
+  store_->reduce(*stream_, params.embedding_group);
+  stream_->sync();
+}
+
+UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_count) {
+  std::array<float, StepScalar::count> scalars{};
+  scalars[StepScalar::learning_rate] = static_cast<float>(learning_rate);
+  scalars[StepScalar::bias_correction1] = static_cast<float>(1 - std::pow(double{options_.adamw.beta1}, static_cast<double>(n)));
+  scalars[StepScalar::bias_correction2] = static_cast<float>(1 - std::pow(double{options_.adamw.beta2}, static_cast<double>(n)));
+  scalars[StepScalar::inverse_count] = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
+  stream_->upload(scalars_8_, scalars.data());
+  comm_.all_reduce(*stream_, loss_sum_1_);
+  store_->step(*stream_, scalars_8_, options_.max_grad_norm);
+  UpdateResult result;
+  stream_->download(&result.loss_sum, loss_sum_1_);
+  stream_->download(scalars.data(), scalars_8_);
+  stream_->sync();
+  result.grad_norm = double{scalars[StepScalar::gradient_norm]};
+  result.nonfinite = scalars[StepScalar::nonfinite] != 0;
+  return result;
+}
+
+UpdateResult Engine::inspect_window(int64_t target_count) {
+  UpdateResult result;
+  stream_->download(&result.loss_sum, loss_sum_1_);
+  double squares = 0;
+  std::vector<float> values;
+  for (const Param& param : model_->params().table.params) {
+    for (const ParamSlice& slice : param.slices) {
+      values.resize(static_cast<size_t>(slice.rows * (param.shape.rank == 2 ? param.shape[1] : 1)));
+      store_->read_gradient(*stream_, param, slice, values.data());
+      for (const float value : values) squares += double{value} * double{value};
+    }
+  }
+  result.grad_norm = std::sqrt(squares) / static_cast<double>(std::max<int64_t>(1, target_count));
+  result.nonfinite = !std::isfinite(result.grad_norm);
+  return result;
+}
+
+double Engine::evaluate(const Batch& batch) {
+  const RowInputs row = batch_.upload(*stream_, batch);
+  ops::fill(*stream_, loss_sum_1_, 0);
+  forward(row);
+  model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, false, row);
+  double sum = 0;
+  stream_->download(&sum, loss_sum_1_);
+  stream_->sync();
+  return sum;
+}
+
+void Engine::logits(const Batch& batch, const std::vector<int32_t>& rows,
+                    const std::function<void(int64_t, int64_t, const float*)>& each) {
+  // The chosen rows stand in for the targets; their target ids are not looked at.
+  Batch chosen = batch;
+  std::fill(chosen.targets.begin(), chosen.targets.end(), -100);
+  for (const int32_t row : rows) chosen.targets[static_cast<size_t>(row)] = 0;
+  chosen.num_targets = static_cast<int64_t>(rows.size());
+  const RowInputs row = batch_.upload(*stream_, chosen);
+  forward(row);
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+  model_->logits(*stream_, store_->weights(), row.targets, row, [&](int64_t first, CTensor logits) {
+    bytes.resize(logits.bytes());
+    values.resize(static_cast<size_t>(logits.count()));
+    stream_->download(bytes.data(), logits);
+    stream_->sync();
+    convert(values.data(), DType::f32, bytes.data(), logits.dtype, logits.count());
+    each(first, logits.dim(0), values.data());
+  });
+}
+
+}  // namespace deltatune

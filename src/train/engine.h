@@ -1,0 +1,94 @@
+// Engine: model, parameters and memory on one device, ready to take micro-batches.
+//
+// It owns the order of things: measure every arena by running the step on the null table, allocate, bind, run. After
+// the constructor the device's allocation count never changes. `train`, `eval`, `generate`, `parity` and `plan` all
+// run this one.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "data/batch.h"
+#include "model/model.h"
+#include "shard/param_store.h"
+#include "tensor/device.h"
+#include "train/device_batch.h"
+
+namespace deltatune {
+
+struct EngineOptions {
+  DType storage = DType::f32;
+  int64_t tokens = 0;         ///< T
+  int64_t max_documents = 0;  ///< S_max, filler included; 0: default_max_documents(T)
+  Keep keep = Keep::nothing();
+  bool train = true;
+  bool decay_all = false;
+  AdamwOptions adamw;
+  float weight_decay = 0;
+  float max_grad_norm = 0;
+};
+
+/// The most segments a row may hold where the user says nothing: one per 32 slots, at least 16. It bounds the chunk
+/// table and the delta-rule states; rows of shorter conversations than that are closed early.
+int64_t default_max_documents(int64_t tokens);
+
+/// What one optimizer step did.
+struct UpdateResult {
+  double loss_sum = 0;   ///< over the window
+  double grad_norm = 0;  ///< of the mean loss, before clipping
+  bool nonfinite = false;
+};
+
+class Engine {
+ public:
+  /// Throws Error{resource} when the memory is not there. The engine does not own device and communicator.
+  Engine(Device&, Communicator&, const ModelConfig&, bool tied, const EngineOptions&);
+
+  const EngineOptions& options() const { return options_; }
+  const Model& model() const { return *model_; }
+  ParamStore& store() { return *store_; }
+  const ParamStore& store() const { return *store_; }
+  Stream& stream() { return *stream_; }
+  Device& device() { return device_; }
+
+  /// Starts an accumulation window: gradients and loss sum are zero.
+  void begin_window();
+  /// Forward and backward of one row; gradients of the loss sum accumulate.
+  void micro_step(const Batch&);
+  /// Clips, updates: step n (from 1), divided by `target_count` (of all ranks and micro-batches; at least 1).
+  UpdateResult update(double learning_rate, int64_t n, int64_t target_count);
+  /// Loss sum of a row without gradients. Between windows only.
+  double evaluate(const Batch&);
+  /// Logits of the row's slots `rows` (ascending), f32 [rows.size(), V], handed over in pieces as they are
+  /// computed: each(index of the first row of the piece, rows in it, values).
+  void logits(const Batch&, const std::vector<int32_t>& rows,
+              const std::function<void(int64_t, int64_t, const float*)>& each);
+  /// Global gradient norm and loss sum of the window so far, without an update (world of one).
+  UpdateResult inspect_window(int64_t target_count);
+
+ private:
+  void place();
+  void measure(Arena& kept, Arena& shared, Arena& work, Arena& batch);
+  void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
+  void forward(const RowInputs&);
+  Buffer region(const Arena& arena, const char* name, Lifetime lifetime);
+
+  Device& device_;
+  Communicator& comm_;
+  EngineOptions options_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<ParamStore> store_;
+  DeviceBatch batch_;
+  std::vector<Buffer> buffers_;
+  Arena kept_, shared_, work_, batch_arena_;
+  Tensor loss_sum_1_, scalars_8_;
+};
+
+/// A row that fills T slots with documents of `length` tokens, every token with a target where there can be one: what
+/// the plan and the measuring step run on. Token ids are 0.
+Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents);
+
+}  // namespace deltatune
