@@ -1,0 +1,99 @@
+// Opening a model, filling the store from it, and reading the store back by Hugging Face names.
+#include "train/model_source.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "io/model_path.h"
+#include "io/tensor_names.h"
+
+namespace deltatune {
+namespace {
+
+void check_names(const ModelSource& source) {
+  const ModelParams params = make_params(source.config, source.tied);
+  std::vector<std::string> expected;
+  for (const Param& param : params.table.params) {
+    for (const ParamSlice& slice : param.slices) expected.push_back(slice.hf_name);
+  }
+  // A tied checkpoint may ship its head a second time; vision tower and multi-token head are carried through.
+  const std::vector<std::string> carried = {"model.visual.", "mtp.", "lm_head.weight"};
+  const std::vector<std::string> present = source.checkpoint->names();
+  check_tensor_names(expected, present, carried, source.folder.string());
+}
+
+}  // namespace
+
+ModelSource open_model(const std::string& name_or_path, const std::string& init) {
+  if (name_or_path.empty()) {
+    throw Error(ErrorKind::usage, "no model is named", "model_name_or_path",
+                "give the folder of a Hugging Face checkpoint, e.g. model_name_or_path: ./Qwen3.5-0.8B");
+  }
+  ModelSource source;
+  source.folder = resolve_model_path(name_or_path);
+  source.checkpoint = std::make_unique<HfCheckpoint>(source.folder);
+  source.config = ModelConfig::from_json(source.checkpoint->config(), (source.folder / "config.json").string());
+  source.random = init == "random";
+  if (!source.random && !source.checkpoint->has_weights()) {
+    throw Error(ErrorKind::model, "the model folder has a config.json but no weights", source.folder.string(),
+                "download the weights, or train from scratch with init: random");
+  }
+  if (source.random) {
+    source.tied = decide_tied(source.config, nullptr);
+    return source;
+  }
+  source.checkpoint->check_trainable();
+  source.tied = decide_tied(source.config, source.checkpoint.get());
+  check_names(source);
+  return source;
+}
+
+void fill_store(ParamStore& store, Stream& stream, const ModelSource& source, uint64_t seed) {
+  if (source.random) {
+    store.initialise(stream, seed, source.config.initializer_range);
+  } else {
+    store.load(stream, *source.checkpoint);
+  }
+}
+
+StoreSource::StoreSource(const ParamStore& store, Stream& stream) : store_(store), stream_(stream) {
+  for (const Param& param : store.table().params) {
+    for (const ParamSlice& slice : param.slices) {
+      entries_.push_back({{slice.hf_name, DType::f32, slice.hf_shape}, &param, &slice});
+    }
+  }
+  std::sort(entries_.begin(), entries_.end(),
+            [](const Entry& a, const Entry& b) { return a.info.name < b.info.name; });
+}
+
+const StoreSource::Entry* StoreSource::entry(std::string_view name) const {
+  const auto at = std::lower_bound(entries_.begin(), entries_.end(), name,
+                                   [](const Entry& e, std::string_view n) { return e.info.name < n; });
+  return at != entries_.end() && at->info.name == name ? &*at : nullptr;
+}
+
+const TensorInfo* StoreSource::find(std::string_view name) const {
+  const Entry* found = entry(name);
+  return found ? &found->info : nullptr;
+}
+
+void StoreSource::read(std::string_view name, std::byte* to) const {
+  const Entry* found = entry(name);
+  DELTATUNE_ASSERT(found != nullptr);
+  store_.read_slice(stream_, *found->param, *found->slice, reinterpret_cast<float*>(to));
+}
+
+std::vector<TensorInfo> StoreSource::trained(DType storage) const {
+  std::vector<TensorInfo> out;
+  for (const Param& param : store_.table().params) {
+    for (const ParamSlice& slice : param.slices) {
+      out.push_back({slice.hf_name, param.keep_f32 ? DType::f32 : storage, slice.hf_shape});
+    }
+  }
+  return out;
+}
+
+}  // namespace deltatune
