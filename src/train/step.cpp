@@ -1,0 +1,61 @@
+// The step.
+#include "train/step.h"
+
+#include <cmath>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+namespace deltatune {
+
+Trainer::Trainer(Engine& engine, BatchStream& stream, Schedule schedule, int64_t accumulation)
+    : engine_(engine), stream_(stream), schedule_(std::move(schedule)), accumulation_(accumulation) {}
+
+StepReport Trainer::step() {
+  const Stopwatch clock;
+  StepReport report;
+  engine_.begin_window();
+  for (int64_t i = 0; i < accumulation_; ++i) {
+    const Stopwatch waiting;
+    const Batch batch = stream_.next();
+    report.data_seconds += waiting.seconds();
+    report.targets += batch.num_targets;
+    report.tokens += batch.real_tokens;
+    report.slots += static_cast<int64_t>(batch.tokens.size());
+    report.documents += batch.documents;
+    // A row without a target has a gradient of exactly zero.
+    if (batch.num_targets > 0) engine_.micro_step(batch);
+  }
+  report.learning_rate = schedule_.rate(steps_done_);
+  if (report.targets > 0) {
+    const UpdateResult result = engine_.update(report.learning_rate, updates_done_ + 1, report.targets);
+    report.loss_sum = result.loss_sum;
+    report.grad_norm = result.grad_norm;
+    report.nonfinite = result.nonfinite || !std::isfinite(result.loss_sum);
+    if (!result.nonfinite) ++updates_done_;
+  } else {
+    report.empty = true;
+  }
+  report.step = ++steps_done_;
+  report.epoch = stream_.epoch_progress();
+  report.seconds = clock.seconds();
+  return report;
+}
+
+json::Value Trainer::state() const {
+  json::Value out;
+  out.set("steps", steps_done_);
+  out.set("updates", updates_done_);
+  out.set("total_steps", schedule_.total_steps);
+  out.set("cursor", stream_.cursor().to_json());
+  return out;
+}
+
+void Trainer::restore(const json::Value& state) {
+  stream_.seek(Cursor::from_json(state.at("cursor")));
+  steps_done_ = state.at("steps").as_integer();
+  updates_done_ = state.at("updates").as_integer();
+}
+
+}  // namespace deltatune

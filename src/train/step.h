@@ -1,0 +1,58 @@
+// One optimizer step: an accumulation window of micro-batches, one update. The loop around it is run.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "base/json.h"
+#include "data/batch_stream.h"
+#include "train/engine.h"
+#include "train/schedule.h"
+
+namespace deltatune {
+
+/// What one step did: a value, nothing refers back.
+struct StepReport {
+  int64_t step = 0;     ///< finished steps, this one included
+  double epoch = 0;     ///< position in the data after it
+  double loss_sum = 0;  ///< over the window's targets
+  int64_t targets = 0;  ///< supervised targets
+  int64_t tokens = 0;   ///< tokens of documents
+  int64_t slots = 0;    ///< micro-batches x T
+  int64_t documents = 0;
+  double grad_norm = 0;  ///< of the mean loss, before clipping
+  double learning_rate = 0;
+  double seconds = 0;
+  double data_seconds = 0;  ///< of which waiting for batches
+  bool nonfinite = false;   ///< loss or gradient: nothing was updated
+  bool empty = false;       ///< no target in the whole window: nothing was updated
+
+  double loss() const { return targets > 0 ? loss_sum / static_cast<double>(targets) : 0; }
+};
+
+class Trainer {
+ public:
+  /// Engine and stream must outlive it. total_steps: the length of the schedule and of the run.
+  Trainer(Engine& engine, BatchStream& stream, Schedule schedule, int64_t accumulation);
+
+  /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments; so does one
+  /// without any target.
+  StepReport step();
+  int64_t steps_done() const { return steps_done_; }
+  bool done() const { return steps_done_ >= schedule_.total_steps; }
+  const Schedule& schedule() const { return schedule_; }
+
+  /// The integers of a resumable run: steps, updates, data cursor. Weights and moments are ParamStore::state().
+  json::Value state() const;
+  /// Throws Error{model} for a state of another shape, Error{data} when the data has changed.
+  void restore(const json::Value& state);
+
+ private:
+  Engine& engine_;
+  BatchStream& stream_;
+  Schedule schedule_;
+  int64_t accumulation_;
+  int64_t steps_done_ = 0;
+  int64_t updates_done_ = 0;  ///< the n of the bias corrections: skipped steps do not count
+};
+
+}  // namespace deltatune
