@@ -133,7 +133,11 @@ class Expected {
  public:
   explicit Expected(const fs::path& path) : file_(path) {}
   std::vector<double> values(const std::string& name) const {
-    const std::span<const std::byte> bytes = file_.bytes(name);
+    const StoredTensor* stored = file_.find(name);
+    if (!stored) {
+      throw Error(ErrorKind::data, "expected.safetensors has no " + name, "golden case", "make the case again");
+    }
+    const std::span<const std::byte> bytes = file_.bytes(*stored);
     const bool f64 = name == "loss" || name == "loss_sum" || name == "grad_norm" || name == "losses_3_steps";
     const size_t count = bytes.size() / (f64 ? 8 : 4);
     std::vector<double> out(count);
