@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 
 namespace deltatune::log {
 namespace {
@@ -41,7 +42,23 @@ std::string& prefix() {
   return text;
 }
 
+struct LineHook {
+  std::mutex mutex;
+  void (*call)(void*, bool) = nullptr;
+  void* context = nullptr;
+};
+LineHook& line_hook() {
+  static LineHook hook;
+  return hook;
+}
+
 }  // namespace
+
+void set_line_hook(void (*hook)(void* context, bool before), void* context) {
+  const std::lock_guard lock(line_hook().mutex);
+  line_hook().call = hook;
+  line_hook().context = context;
+}
 
 void set_level(Level level) {
   threshold() = level;
@@ -57,7 +74,11 @@ void set_rank(int rank, int world_size) {
 void write(Level level, std::string_view text) {
   if (level < threshold()) return;
   const char* mark = level == Level::warn ? "warning: " : "";
+  LineHook& hook = line_hook();
+  const std::lock_guard lock(hook.mutex);
+  if (hook.call != nullptr) hook.call(hook.context, true);
   logger().info("{}{}{}", prefix(), mark, text);
+  if (hook.call != nullptr) hook.call(hook.context, false);
 }
 
 }  // namespace deltatune::log

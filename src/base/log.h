@@ -18,6 +18,9 @@ Level level();
 void set_rank(int rank, int world_size);
 /// Writes one line, whatever is in `text` (no format characters are looked at).
 void write(Level level, std::string_view text);
+/// hook(context, true) runs before and hook(context, false) after every written line, so that a live progress
+/// line can step aside; nullptr removes it. The hook must not log.
+void set_line_hook(void (*hook)(void* context, bool before), void* context);
 
 template <class... A>
 void debug(fmt::format_string<A...> pattern, A&&... arguments) {

@@ -100,8 +100,7 @@ void data_rows(Table& t) {
   t.add("dataset_train_split", &Config::dataset_train_split, with_data,
         "split to read where a dataset folder has several")
       .not_yet();
-  t.add("messages_field", &Config::messages_field, with_data,
-        "field that holds the conversation; empty means messages or conversations, whichever a row has")
+  t.add("messages_field", &Config::messages_field, with_data, "field of a row that holds the conversation")
       .alias({"field_messages", "dataset_text_field"});
   t.add("train_on", &Config::train_on, with_data,
         "tokens that count in the loss: every assistant turn, the last one, or everything")
@@ -124,8 +123,7 @@ void batch_rows(Table& t) {
   t.group("batches");
   t.add("batching", &Config::batching, with_data,
         "rows: whole conversations packed end to end, one per row padded, or padded and sorted by length")
-      .one_of({"packed", "padded", "sorted"})
-      .not_yet({"padded", "sorted"});
+      .one_of({"packed", "padded", "sorted"});
   t.add("packing_strategy", &Config::packing_strategy, with_data,
         "how conversations are put into rows: bfd is best fit decreasing")
       .one_of({"bfd"});
@@ -306,7 +304,8 @@ void command_rows(Table& t) {
   t.add("micro_batches", &Config::micro_batches, parity, "rows that the sequences are spread over")
       .range(1, 1 << 16)
       .command_line();
-  t.add("json", &Config::json, every_verb & ~unsigned{train}, "print results as JSON").command_line();
+  t.add("json", &Config::json, every_verb & ~unsigned{train | report}, "print results as JSON")
+      .command_line();
   t.add("ignore_foreign_keys", &Config::ignore_foreign_keys, with_text,
         "skip keys of other frameworks that mean nothing here")
       .command_line();

@@ -28,8 +28,9 @@ enum Reader : unsigned {
   parity = 32,
   inspect = 64,
   doctor = 128,
+  report = 256,
 };
-constexpr unsigned every_verb = 255;
+constexpr unsigned every_verb = 511;
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,
                             std::vector<std::string> Config::*, std::map<std::string, std::string> Config::*>;

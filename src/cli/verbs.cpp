@@ -21,6 +21,8 @@ constexpr Verb table[] = {
      nullptr},
     {"parity", nullptr, "case-folder/", "compare with the numbers of a golden case", Takes::path, parity,
      nullptr},
+    {"report", nullptr, "output_dir/", "write report.html from the files of a running or finished run",
+     Takes::path, report, verb_report},
     {"help", nullptr, "[verb]", "explain a verb, or the keys: help --options [key]", Takes::words, 0,
      verb_help},
 };

@@ -44,6 +44,8 @@ std::span<const Verb> verbs();
 /// Runs `deltatune WORDS...` and returns the exit code. Results go to stdout; errors are thrown.
 int dispatch(const std::vector<std::string>& words);
 
+/// Bodies: each in its own file.
 int verb_help(const Invocation& call);
+int verb_report(const Invocation& call);
 
 }  // namespace deltatune::cli

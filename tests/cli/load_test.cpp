@@ -151,7 +151,8 @@ TEST(Load, TranslationsOfOtherFrameworks) {
   EXPECT_EQ(loaded("assistant_only_loss: true").train_on, "assistant");
   EXPECT_EQ(loaded("train_on_inputs: true").train_on, "all");
   EXPECT_EQ(loaded("packing: true").batching, "packed");
-  EXPECT_TRUE(contains(complaint("packing: false"), "padded is not supported in this version"));
+  EXPECT_EQ(loaded("packing: false").batching, "padded");
+  EXPECT_EQ(loaded("group_by_length: true").batching, "sorted");
   EXPECT_EQ(loaded("optim: adamw_torch_fused").optim, "adamw");
   EXPECT_EQ(loaded("sequence_len: 4096").max_length, 4096);
   EXPECT_EQ(loaded("save_total_limit: null").save_total_limit, 0);

@@ -1,0 +1,33 @@
+# deltatune_embed(target name file ...): the bytes of files as functions embedded::<name>() of a generated pair
+# embedded.h, embedded.cpp that belongs to `target`. Done when the build is configured; a changed file
+# configures anew.
+function(deltatune_embed target)
+  set(header "// Written by CMake: files that are part of the program.\n#pragma once\n\n#include <string_view>\n\n")
+  string(APPEND header "namespace deltatune::embedded {\n")
+  set(source "#include \"embedded.h\"\n\nnamespace deltatune::embedded {\n")
+  list(LENGTH ARGN words)
+  set(i 0)
+  while(i LESS words)
+    list(GET ARGN ${i} name)
+    math(EXPR i "${i} + 1")
+    list(GET ARGN ${i} file)
+    math(EXPR i "${i} + 1")
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} bytes HEX)
+    string(REGEX REPLACE "(..)" "\\\\x\\1" bytes "${bytes}")
+    # Pieces of 64 bytes: compilers limit the length of one line, not that of joined literals.
+    string(REGEX REPLACE "(\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..\\\\x..)" "\\1\"\n\"" bytes "${bytes}")
+    file(SIZE ${file} size)
+    string(APPEND header "std::string_view ${name}();  // ${size} bytes\n")
+    string(APPEND source "static const char data_${name}[] =\n\"${bytes}\";\n")
+    string(APPEND source "std::string_view ${name}() {\n  return {data_${name}, ${size}};\n}\n")
+  endwhile()
+  string(APPEND header "}  // namespace deltatune::embedded\n")
+  string(APPEND source "}  // namespace deltatune::embedded\n")
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/generated/embedded.h CONTENT "${header}" @ONLY)
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/generated/embedded.cpp CONTENT "${source}")
+  target_sources(${target} PRIVATE ${CMAKE_BINARY_DIR}/generated/embedded.cpp)
+endfunction()
+
+find_file(DYGRAPHS_JS dygraph.min.js PATHS /usr/share/javascript/dygraphs REQUIRED)
+find_file(DYGRAPHS_CSS dygraph.min.css PATHS /usr/share/javascript/dygraphs REQUIRED)
