@@ -114,9 +114,9 @@ std::string list(std::span<const std::string> names) {
 }  // namespace
 
 HfCheckpoint::HfCheckpoint(const fs::path& folder) : folder_(folder) {
+  finish_interrupted_save(folder);
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) refuse("no such model folder", folder, "check model_name_or_path");
-  finish_interrupted_save(folder);
   if (!is_file(folder / "config.json")) explain_no_config(folder);
   config_ = parse_object(folder / "config.json");
   if (is_file(folder / index_file_name)) {

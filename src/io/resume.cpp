@@ -172,6 +172,7 @@ SafetensorsFile ResumeState::rank(int rank) const {
 }
 
 std::optional<CheckpointFolder> latest_complete_checkpoint(const fs::path& output_dir) {
+  finish_interrupted_save(output_dir);
   std::vector<CheckpointFolder> folders = checkpoint_folders(output_dir);
   for (; !folders.empty(); folders.pop_back()) {
     const std::string problem = incomplete_because(folders.back().path, true);

@@ -150,21 +150,27 @@ void restore_replaced(const fs::path& target) {
   if (!is_there(target) && is_there(old)) rename_path(old, target);
 }
 
-void remove_stale_checkpoints(const fs::path& output_dir) {
+// The checkpoint-N.tmp and checkpoint-N.old.tmp folders in `output_dir`.
+std::vector<fs::path> temporary_checkpoints(const fs::path& output_dir) {
   std::error_code problem;
-  std::vector<fs::path> stale;
-  for (fs::directory_iterator entries(output_dir, problem), end; !problem && entries != end;
-       entries.increment(problem)) {
-    const std::string name = entries->path().filename().string();
-    if (!name.ends_with(".tmp")) continue;
-    std::string stem = name.substr(0, name.size() - 4);
-    if (stem.ends_with(".old")) {
-      stem.resize(stem.size() - 4);
-      if (is_checkpoint_name(stem)) restore_replaced(output_dir / stem);
+  std::vector<fs::path> out;
+  fs::directory_iterator entries(output_dir, problem);
+  for (; !problem && entries != fs::directory_iterator(); entries.increment(problem)) {
+    std::string stem = entries->path().filename().string();
+    for (const std::string_view suffix : {".tmp", ".old"}) {
+      if (stem.ends_with(suffix)) stem.resize(stem.size() - suffix.size());
     }
-    if (is_checkpoint_name(stem) && is_there(entries->path())) stale.push_back(entries->path());
+    if (entries->path().extension() == ".tmp" && is_checkpoint_name(stem)) out.push_back(entries->path());
   }
-  for (const fs::path& path : stale) remove_tree(path);
+  return out;
+}
+
+void restore_replaced_checkpoints(const fs::path& output_dir) {
+  for (const fs::path& path : temporary_checkpoints(output_dir)) {
+    const std::string text = path.string();
+    if (text.ends_with(".old.tmp"))
+      restore_replaced(text.substr(0, text.size() - std::string_view(".old.tmp").size()));
+  }
 }
 
 }  // namespace
@@ -187,7 +193,8 @@ SaveFolder::SaveFolder(fs::path target, SaveMode mode) : target_(std::move(targe
   fs::create_directories(output_dir, problem);
   check(problem, "create", output_dir);
   finish_interrupted_save(target_);
-  remove_stale_checkpoints(output_dir);
+  restore_replaced_checkpoints(output_dir);
+  for (const fs::path& stale : temporary_checkpoints(output_dir)) remove_tree(stale);
   temporary_ = mode_ == SaveMode::merge ? target_ / merge_temporary : with_suffix(target_, ".tmp");
   remove_tree(temporary_);
   remove_tree(with_suffix(target_, ".old.tmp"));
@@ -250,6 +257,7 @@ void SaveFolder::commit_merge() {
 
 void finish_interrupted_save(const fs::path& folder) {
   restore_replaced(folder);
+  restore_replaced_checkpoints(folder);
   if (!is_there(folder / merge_committed)) return;
   log::warn("finishing a save into {} that was interrupted", folder.string());
   try {

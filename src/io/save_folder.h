@@ -44,7 +44,8 @@ class SaveFolder {
   bool active_ = true;
 };
 
-/// Finishes a commit into `folder` that a killed process left half done; nothing to do is fine.
+/// Finishes a commit into `folder`, or of a checkpoint-N folder in it, that a killed process left half done;
+/// nothing to do is fine. Throws Error{resource} when the folder cannot be written.
 void finish_interrupted_save(const fs::path& folder);
 
 /// True for "checkpoint-" and digits; the number goes to `step`.

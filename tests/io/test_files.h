@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -84,11 +85,10 @@ class MemorySource final : public ParamSource {
   std::map<std::string, std::pair<TensorInfo, std::vector<std::byte>>, std::less<>> values_;
 };
 
+/// Without fsync, which the tests need not wait for.
 inline void write_text(const fs::path& path, std::string_view text) {
   fs::create_directories(path.parent_path());
-  FileWriter writer(path);
-  writer.write(text);
-  writer.close();
+  std::ofstream(path, std::ios::binary) << text;
 }
 
 /// One safetensors file whose bytes are a function of `seed`: finite values of every dtype, both zeros,
