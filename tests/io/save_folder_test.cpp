@@ -120,7 +120,8 @@ struct Kill : testing::Test {
     ASSERT_EQ(whole, Outcome::finished);
     ASSERT_GT(total, 100);
     check(false);
-    for (int64_t n = 1; n <= total; ++n) {
+    // Odd stops are entries; the exit from one call is the same moment as the entry to the next.
+    for (int64_t n = 1; n <= total; n += 2) {
       prepare();
       ASSERT_EQ(run_and_kill(save, n), Outcome::killed) << n;
       check(true);
