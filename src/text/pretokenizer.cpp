@@ -24,7 +24,9 @@ namespace deltatune {
 namespace {
 
 constexpr size_t max_pattern_bytes = 1 << 16;
-constexpr uint32_t match_limit = 10'000'000;  // PCRE2's own default, made explicit
+// Steps that one match may take: a constant and a share per byte of the text. Ordinary patterns take a few.
+constexpr size_t match_limit = 1'000'000;
+constexpr size_t match_limit_per_byte = 32;
 constexpr uint32_t heap_limit_kib = 256 * 1024;
 // GPT-2's pattern, which ByteLevel applies with use_regex: openai/gpt-2, encoder.py.
 constexpr std::string_view gpt2_pattern =
@@ -76,7 +78,6 @@ class Matcher {
         data_(pcre2_match_data_create(1, nullptr)),
         context_(pcre2_match_context_create(nullptr)) {
     DELTATUNE_ASSERT(data_ != nullptr && context_ != nullptr);
-    pcre2_set_match_limit(context_.get(), match_limit);
     pcre2_set_heap_limit(context_.get(), heap_limit_kib);
   }
 
@@ -100,6 +101,8 @@ class Matcher {
 
  private:
   int match(std::string_view text, size_t from, uint32_t options) {
+    const size_t limit = match_limit + match_limit_per_byte * text.size();
+    pcre2_set_match_limit(context_.get(), static_cast<uint32_t>(std::min<size_t>(limit, UINT32_MAX)));
     return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from, options,
                        data_.get(), context_.get());
   }
@@ -193,6 +196,11 @@ void check_keys(const json::Value& step, std::initializer_list<const char*> know
   }
 }
 
+[[noreturn]] void refuse(std::string what, std::string place) {
+  throw Error(ErrorKind::data, std::move(what), std::move(place),
+              "byte-level BPE tokenizers with Split and ByteLevel steps are supported");
+}
+
 bool flag(const json::Value& step, std::string_view key, bool otherwise) {
   const json::Value* value = step.find(key);
   return value == nullptr ? otherwise : value->as_bool();
@@ -207,10 +215,8 @@ struct PreTokenizer::Step {
   bool keep_gaps = true;
   bool prefix_space = false;
 
-  void set_pattern(std::string source, const std::string& pcre, std::string_view where) {
-    pattern = std::move(source);
-    code = compile(pcre, where);
-  }
+  static Step parse_split(const json::Value& value, const std::string& place);
+  static Step parse_byte_level(const json::Value& value, const std::string& place);
   void split(std::string_view text, std::vector<TextPiece>& out) const;
 };
 
@@ -240,53 +246,57 @@ PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
+// A step of type Split.
+PreTokenizer::Step PreTokenizer::Step::parse_split(const json::Value& value, const std::string& place) {
+  check_keys(value, {"type", "pattern", "behavior", "invert"}, place);
+  const std::string& behavior = value.at("behavior").as_string();
+  Step step;
+  if (behavior == "Removed") {
+    (flag(value, "invert", false) ? step.keep_gaps : step.keep_matches) = false;
+  } else if (behavior != "Isolated") {
+    refuse(format("split behaviour \"{}\" is not supported", behavior), place);
+  }
+  const json::Value& pattern = value.at("pattern");
+  check_keys(pattern, {"Regex", "String"}, place);
+  if (const json::Value* literal = pattern.find("String")) {
+    if (literal->as_string().empty()) refuse("the split pattern is empty", place);
+    step.code = compile(literal_pattern(literal->as_string()), place);
+    return step;
+  }
+  step.pattern = pattern.at("Regex").as_string();
+  const PcrePattern translated = translate_pattern(step.pattern, place);
+  if (!translated.foreign_property.empty()) {
+    log::warn(
+        "{}: the split pattern uses \\p{{{}}}; characters of new Unicode versions may be split differently",
+        place, translated.foreign_property);
+  }
+  step.code = compile(translated.text, place);
+  return step;
+}
+
+// A step of type ByteLevel.
+PreTokenizer::Step PreTokenizer::Step::parse_byte_level(const json::Value& value, const std::string& place) {
+  check_keys(value, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, place);
+  Step step;
+  step.prefix_space = flag(value, "add_prefix_space", true);
+  if (flag(value, "use_regex", true)) {
+    step.pattern = gpt2_pattern;
+    step.code = compile(step.pattern, place);
+  }
+  return step;
+}
+
 PreTokenizer PreTokenizer::parse(const json::Value& value, std::string_view where) {
   PreTokenizer out;
   bool byte_level = false;
-  const auto refuse = [](std::string what, const std::string& place) {
-    throw Error(ErrorKind::data, std::move(what), place,
-                "byte-level BPE tokenizers with Split and ByteLevel steps are supported");
-  };
-  const auto add_split = [&](const json::Value& step, const std::string& place) {
-    check_keys(step, {"type", "pattern", "behavior", "invert"}, place);
-    const std::string& behavior = step.at("behavior").as_string();
-    Step split;
-    if (behavior == "Removed") {
-      (flag(step, "invert", false) ? split.keep_gaps : split.keep_matches) = false;
-    } else if (behavior != "Isolated") {
-      refuse(format("split behaviour \"{}\" is not supported", behavior), place);
-    }
-    const json::Value& pattern = step.at("pattern");
-    check_keys(pattern, {"Regex", "String"}, place);
-    if (const json::Value* literal = pattern.find("String")) {
-      if (literal->as_string().empty()) refuse("the split pattern is empty", place);
-      split.set_pattern({}, literal_pattern(literal->as_string()), place);
-    } else {
-      const std::string& source = pattern.at("Regex").as_string();
-      const PcrePattern translated = translate_pattern(source, place);
-      if (!translated.foreign_property.empty()) {
-        log::warn(
-            "{}: the split pattern uses \\p{{{}}}; characters of new Unicode versions may be split "
-            "differently",
-            place, translated.foreign_property);
-      }
-      split.set_pattern(source, translated.text, place);
-    }
-    out.steps_.push_back(std::move(split));
-  };
   const auto add = [&](const json::Value& step, const std::string& place) {
     const std::string& type = step.at("type").as_string();
     if (byte_level) refuse(format("a {} step behind ByteLevel is not supported", type), place);
     if (type == "Split") {
-      add_split(step, place);
+      out.steps_.push_back(Step::parse_split(step, place));
     } else if (type == "ByteLevel") {
-      check_keys(step, {"type", "add_prefix_space", "trim_offsets", "use_regex"}, place);
       byte_level = true;
-      Step last;
-      last.prefix_space = flag(step, "add_prefix_space", true);
-      if (flag(step, "use_regex", true))
-        last.set_pattern(std::string(gpt2_pattern), std::string(gpt2_pattern), place);
-      if (last.prefix_space || last.code != nullptr) out.steps_.push_back(std::move(last));
+      out.steps_.push_back(Step::parse_byte_level(step, place));
     } else {
       refuse(format("pre-tokenizer type \"{}\" is not supported", type), place);
     }
@@ -310,6 +320,7 @@ void PreTokenizer::split(std::string_view text, std::vector<TextPiece>& out) con
   std::vector<TextPiece> parts;
   std::string with_space;
   for (const Step& step : steps_) {
+    if (step.code == nullptr && !step.prefix_space) continue;
     next.clear();
     for (const TextPiece& piece : pieces) {
       std::string_view content = text.substr(piece.begin, piece.end - piece.begin);

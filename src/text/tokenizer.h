@@ -26,8 +26,8 @@ namespace deltatune {
 class Tokenizer {
  public:
   /// From a folder with tokenizer.json and, if there is one, tokenizer_config.json. The latter's
-  /// added_tokens_decoder may add tokens; an id or a content that the two give differently is an error.
-  /// Throws Error{data}.
+  /// added_tokens_decoder may add tokens, and its flags count; an id or a content that the two give
+  /// differently is an error. Throws Error{data}.
   static Tokenizer load(const fs::path& folder);
   /// The same from the bytes of the two files (`tokenizer_config_json` may be empty). `where`: their folder.
   static Tokenizer parse(std::string_view tokenizer_json, std::string_view tokenizer_config_json,

@@ -1,3 +1,4 @@
+// BPE against a literal implementation of its definition, on random vocabularies.
 #include "text/bpe.h"
 
 #include <gtest/gtest.h>

@@ -75,6 +75,7 @@ def every_code_point():
         block = points[start:start + 64]
         yield "".join("a%s %s1" % (chr(c), chr(c)) for c in block)
         yield "".join("e\u0345%s\u0301" % chr(c) for c in block)
+        yield "".join("x'%s 'r%s '%sl" % (chr(c), chr(c), chr(c)) for c in block)
 
 
 def texts(count, seed, whole_tables):

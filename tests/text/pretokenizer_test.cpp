@@ -1,3 +1,4 @@
+// Pieces of the Qwen patterns and of other settings; translation of patterns; limits and refusals.
 #include "text/pretokenizer.h"
 
 #include <gtest/gtest.h>

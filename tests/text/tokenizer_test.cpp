@@ -1,3 +1,4 @@
+// The whole tokenizer on a tiny vocabulary: added tokens, marks, decoding, and what its files may not say.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>

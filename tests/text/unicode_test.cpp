@@ -1,3 +1,4 @@
+// UTF-8 checks, character classes of the newest tables, NFC with origins and its version limits.
 #include "text/unicode.h"
 
 #include <gtest/gtest.h>
