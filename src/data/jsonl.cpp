@@ -2,43 +2,13 @@
 #include "data/jsonl.h"
 
 #include "base/format.h"
+#include "text/unicode.h"
 
 namespace deltatune {
 namespace {
 
 constexpr std::string_view byte_order_mark = "\xEF\xBB\xBF";
 constexpr std::string_view blanks = " \t\r";
-
-// Length of the well-formed sequence that starts at text[at], or 0.
-size_t sequence_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : static_cast<unsigned char>(0);
-  };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned first = byte(at);
-  const unsigned second = byte(at + 1);
-  if (first < 0x80) return 1;
-  if (first < 0xC2 || first > 0xF4) return 0;
-  if (first < 0xE0) return continues(at + 1) ? 2 : 0;
-  if (first < 0xF0) {
-    if (first == 0xE0 && second < 0xA0) return 0;
-    if (first == 0xED && second > 0x9F) return 0;
-    return continues(at + 1) && continues(at + 2) ? 3 : 0;
-  }
-  if (first == 0xF0 && second < 0x90) return 0;
-  if (first == 0xF4 && second > 0x8F) return 0;
-  return continues(at + 1) && continues(at + 2) && continues(at + 3) ? 4 : 0;
-}
-
-// Byte position of the first ill-formed sequence (Unicode 15, table 3-7), or npos.
-size_t first_ill_formed(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = sequence_length(text, i);
-    if (length == 0) return i;
-    i += length;
-  }
-  return std::string_view::npos;
-}
 
 }  // namespace
 
@@ -64,7 +34,7 @@ bool JsonlLines::next(JsonlLine& line) {
 }
 
 json::Value parse_line(const JsonlLine& line) {
-  if (const size_t bad = first_ill_formed(line.text); bad != std::string_view::npos) {
+  if (const size_t bad = find_invalid_utf8(line.text); bad != utf8_ok) {
     const auto byte = static_cast<unsigned char>(line.text[bad]);
     throw RowError(RowProblem::invalid_utf8, format("invalid UTF-8 (byte 0x{:02x})", byte),
                    format("byte {} of the file", line.offset + bad), "save the file as UTF-8");
