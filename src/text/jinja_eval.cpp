@@ -320,8 +320,7 @@ Value Interpreter::eval_slice(const Value& value, const Expr& slice, const Scope
   if (value.is(Kind::undefined)) heap_.fail_undefined(value);
   const bool list =
       value.is(Kind::list) && (value.list->kind <= ListKind::tuple || value.list->kind == ListKind::range);
-  if (!value.is_string() && !list)
-    return heap_.undefined(format("a value of type {} has no slices", type_name(value)));
+  if (!value.is_string() && !list) heap_.fail(format("a value of type {} has no slices", type_name(value)));
   if (parts[2] == 0) heap_.fail("a slice needs a step other than zero");
   const int64_t step = parts[2];
   std::vector<size_t> at;
@@ -336,6 +335,15 @@ Value Interpreter::eval_slice(const Value& value, const Expr& slice, const Scope
   };
   const int64_t begin = clamp(0, step > 0 ? 0 : size - 1);
   const int64_t end = clamp(1, step > 0 ? size : -1);
+  if (list && value.list->kind == ListKind::range) {
+    const List& range = *value.list;
+    const auto at_index = [&](int64_t i) {
+      return integer_arithmetic("+", range.range_begin, integer_arithmetic("*", i, range.range_step).integer)
+          .integer;
+    };
+    return heap_.range(at_index(begin), at_index(end),
+                       integer_arithmetic("*", range.range_step, step).integer);
+  }
   Text text;
   if (value.is_string()) text.markup = value.text->markup;
   std::vector<Value> items;
@@ -351,8 +359,7 @@ Value Interpreter::eval_slice(const Value& value, const Expr& slice, const Scope
     i += step;
   }
   if (value.is_string()) return heap_.text(std::move(text));
-  const ListKind kind = value.list->kind == ListKind::range ? ListKind::list : value.list->kind;
-  return heap_.list(std::move(items), kind);
+  return heap_.list(std::move(items), value.list->kind);
 }
 
 Value Interpreter::item(const Value& value, const Value& key) {

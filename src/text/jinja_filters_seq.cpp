@@ -54,9 +54,9 @@ bool Interpreter::sequence_filter(std::string_view name, const Value& input, con
     result = items.empty() ? heap_.undefined("No first item, sequence was empty.") : items[0];
   } else if (name == "last") {
     plain();
-    if (input.is(Kind::undefined)) heap_.fail_undefined(input);
-    if (input.is(Kind::list) && input.list->kind == ListKind::iterator)
+    if (input.is(Kind::list) && input.list->kind == ListKind::iterator) {
       heap_.fail("a generator cannot be reversed");
+    }
     const std::vector<Value> items = iterate(heap_, input);
     result = items.empty() ? heap_.undefined("No last item, sequence was empty.") : items.back();
   } else if (name == "reverse") {
@@ -157,6 +157,7 @@ Value Interpreter::filter_batch(std::string_view name, const Value& input, const
   const std::vector<Value> items = iterate(heap_, input);
   const int64_t n = p.integer(0, 1);
   if (n <= 0) heap_.fail(format("{} needs a positive number", name));
+  heap_.charge(static_cast<uint64_t>(n));  // before the product below, which must not wrap
   heap_.reserve(static_cast<uint64_t>(n) * sizeof(Value));
   const auto count = static_cast<size_t>(n);
   std::vector<Value> groups;

@@ -122,6 +122,7 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& s, Scope& scope) {
   loop_value.kind = Kind::loop;
   loop_value.loop = &loop;
   const int outer_message = message_;
+  bool completed = false;  // jinja2 runs the else also when every turn ended in break or continue
   for (const Value& item : loop.items->items) {
     Scope& turn = inner(scope);
     assign(turn, "loop", loop_value);
@@ -129,12 +130,14 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& s, Scope& scope) {
     if (item.is(Kind::dict) && item.dict->message >= 0) enter_message(item);
     const Flow flow = run_body(s.body, turn);
     if (flow == Flow::broken) break;
+    completed |= flow == Flow::normal;
     ++loop.index;
   }
   if (message_ != outer_message) {
     message_ = outer_message;
     if (out_ == &output) message_marks.emplace_back(output.size(), message_);
   }
+  if (!completed) return run_body(s.otherwise, inner(scope));
   return Flow::normal;
 }
 

@@ -25,15 +25,14 @@ const Names string_methods = {
     "rsplit",       "rstrip",       "split",   "splitlines", "startswith", "strip",   "swapcase",
     "title",        "upper",        "zfill",   "casefold"};
 const Names string_unsupported = {"encode",      "expandtabs", "format_map", "isidentifier",
-                                      "isprintable", "istitle",    "maketrans",  "translate"};
+                                  "isprintable", "istitle",    "maketrans",  "translate"};
 const Names list_mutators = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 const Names dict_methods = {"copy", "get", "items", "keys", "values"};
 const Names dict_mutators = {"clear", "pop", "popitem", "setdefault", "update"};
 const Names number_names = {"real",       "imag",      "numerator", "denominator", "conjugate",
-                                "bit_length", "bit_count", "to_bytes",  "from_bytes",  "as_integer_ratio",
-                                "is_integer", "hex",       "fromhex"};
-const Names macro_names = {"name",          "arguments", "catch_kwargs",
-                               "catch_varargs", "caller",    "explicit_caller"};
+                            "bit_length", "bit_count", "to_bytes",  "from_bytes",  "as_integer_ratio",
+                            "is_integer", "hex",       "fromhex"};
+const Names macro_names = {"name", "arguments", "catch_kwargs", "catch_varargs", "caller", "explicit_caller"};
 
 }  // namespace
 
@@ -319,10 +318,11 @@ Value Interpreter::string_pieces(const Text& self, std::string_view name, const 
   Text fill(name == "zfill" ? "0" : " ", from_template);
   if (p.has(1)) fill = p.string(1);
   if (char_count(fill.bytes) != 1) heap_.fail("the fill must be one character");
-  const int64_t missing = p.integer(0, 0) - static_cast<int64_t>(char_count(self.bytes));
+  const int64_t width = std::max<int64_t>(p.integer(0, 0), 0);
+  const int64_t missing = width - static_cast<int64_t>(char_count(self.bytes));
   if (missing <= 0) return heap_.text(self);
   int64_t left = name == "ljust" ? 0 : missing;
-  if (name == "center") left = missing / 2 + (missing & p.integer(0, 0) & 1);
+  if (name == "center") left = missing / 2 + (missing & width & 1);
   const Text front = *repeat(Heap::borrow(fill), left).text;
   Text text = front;
   const bool sign = name == "zfill" && (self.bytes.starts_with('-') || self.bytes.starts_with('+'));

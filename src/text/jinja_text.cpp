@@ -145,7 +145,7 @@ Text strip(const Text& text, const std::string* chars, bool left, bool right) {
 
 std::vector<Text> split_space(const Text& text, int64_t limit, bool from_right) {
   std::vector<Text> parts;
-  Text rest = strip(text, nullptr, true, true);
+  Text rest = strip(text, nullptr, !from_right, from_right);
   while (!rest.empty()) {
     const std::string_view bytes = rest.bytes;
     size_t cut = std::string_view::npos;
