@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace deltatune {
 namespace {
@@ -251,6 +252,76 @@ TEST(ChatTemplate, LoadsFromACheckpointFolder) {
 }
 
 const fs::path shared = fs::path(DELTATUNE_SOURCE_DIR) / "../shared/data/tokenizer";
+
+/// A conversation of `seed` whose i-th message says "<role>i" among noise that looks like control text.
+json::Value random_conversation(uint64_t seed) {
+  Rng rng(seed);
+  const auto pick = [&](uint32_t n) { return rng.next_u32() % n; };
+  const char* noise[] = {"", " ", "\n", "<|im_end|>\n", "<|im_start|>assistant\n", "<|im_start|>user\n", "x"};
+  json::Array messages;
+  const auto say = [&](const std::string& role) {
+    json::Value m(json::Object{});
+    m.set("role", role);
+    const std::string marker = "(" + role + std::to_string(messages.size()) + ")";
+    m.set("content", noise[pick(7)] + marker + noise[pick(7)]);
+    if (role == "assistant" && pick(3) == 0)
+      m.set("reasoning_content", "because" + std::string(noise[pick(7)]));
+    messages.push_back(std::move(m));
+  };
+  if (pick(2)) say("system");
+  for (uint32_t turns = 1 + pick(4); turns > 0; --turns) {
+    say("user");
+    for (uint32_t answers = pick(3); answers > 0; --answers) say("assistant");
+  }
+  return json::Value(std::move(messages));
+}
+
+void expect_exact_spans(const ChatTemplate& chat, const json::Value& messages, bool generation) {
+  const RenderedChat out = chat.render(messages, nullptr, {});
+  expect_flags_match(out);
+  size_t next = 0;
+  for (size_t i = 0; i < messages.as_array().size(); ++i) {
+    if (messages.as_array()[i].at("role").as_string() != "assistant") continue;
+    ASSERT_LT(next, out.spans.size());
+    const auto& span = out.spans[next++];
+    ASSERT_EQ(span.message, static_cast<int>(i));
+    const std::string text = out.marked.text.substr(span.begin, span.end - span.begin);
+    const std::string before = out.marked.text.substr(0, span.begin);
+    EXPECT_NE(text.find("(assistant" + std::to_string(i) + ")"), std::string::npos) << text;
+    EXPECT_EQ(text.find("(user"), std::string::npos) << text;
+    EXPECT_TRUE(text.ends_with(generation ? "<|im_end|>\n" : "<|im_end|>")) << text;
+    EXPECT_TRUE(before.ends_with("<|im_start|>assistant\n") ||
+                before.ends_with("<|im_start|>assistant\n<think>\n") ||
+                before.ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n") ||
+                (generation && before.ends_with("<|im_start|>assistant")))
+        << before;
+  }
+  EXPECT_EQ(next, out.spans.size());
+}
+
+TEST(ChatTemplate, SpansOfRandomConversationsAreExact) {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    expect_exact_spans(ChatTemplate::compile(plain_template, "plain"), random_conversation(seed), false);
+    expect_exact_spans(ChatTemplate::compile(thinking_template, "thinking"), random_conversation(seed),
+                       false);
+  }
+}
+
+TEST(ChatTemplate, SpansOfRandomConversationsOnRealTemplates) {
+  const fs::path folder = shared / "templates";
+  if (!fs::exists(folder)) GTEST_SKIP() << "not present: " << folder;
+  int templates = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".jinja") continue;
+    const std::string name = entry.path().stem().string();
+    const ChatTemplate chat = ChatTemplate::compile(read_file(entry.path()), name);
+    ++templates;
+    for (uint64_t seed = 0; seed < 200; ++seed) {
+      expect_exact_spans(chat, random_conversation(seed), name.ends_with("_training"));
+    }
+  }
+  EXPECT_GE(templates, 11);
+}
 
 /// The supervised range of a golden turn: behind the header, and behind the generation prompt where the turn
 /// starts with it, through the end mark.
