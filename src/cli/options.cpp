@@ -48,6 +48,8 @@ Option& Option::flag(std::string spelling) {
 
 namespace {
 
+using namespace reader;
+
 constexpr unsigned training = train | plan;
 constexpr unsigned with_model = training | eval | generate;
 constexpr unsigned with_data = training | eval | data;
@@ -304,13 +306,12 @@ void command_rows(Table& t) {
   t.add("micro_batches", &Config::micro_batches, parity, "rows that the sequences are spread over")
       .range(1, 1 << 16)
       .command_line();
-  t.add("json", &Config::json, every_verb & ~unsigned{train | report}, "print results as JSON")
-      .command_line();
+  t.add("json", &Config::json, every & ~(train | report), "print results as JSON").command_line();
   t.add("ignore_foreign_keys", &Config::ignore_foreign_keys, with_text,
         "skip keys of other frameworks that mean nothing here")
       .command_line();
-  t.add("quiet", &Config::quiet, every_verb, "warnings and errors only (-q)").command_line();
-  t.add("verbose", &Config::verbose, every_verb, "more detail (-v)").command_line();
+  t.add("quiet", &Config::quiet, every, "warnings and errors only (-q)").command_line();
+  t.add("verbose", &Config::verbose, every, "more detail (-v)").command_line();
 }
 
 }  // namespace

@@ -19,18 +19,18 @@
 namespace deltatune::cli {
 
 /// Verbs as bits: who reads an option.
-enum Reader : unsigned {
-  train = 1,
-  plan = 2,
-  eval = 4,
-  generate = 8,
-  data = 16,
-  parity = 32,
-  inspect = 64,
-  doctor = 128,
-  report = 256,
-};
-constexpr unsigned every_verb = 511;
+namespace reader {
+inline constexpr unsigned train = 1;
+inline constexpr unsigned plan = 2;
+inline constexpr unsigned eval = 4;
+inline constexpr unsigned generate = 8;
+inline constexpr unsigned data = 16;
+inline constexpr unsigned parity = 32;
+inline constexpr unsigned inspect = 64;
+inline constexpr unsigned doctor = 128;
+inline constexpr unsigned report = 256;
+inline constexpr unsigned every = 511;
+}  // namespace reader
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,
                             std::vector<std::string> Config::*, std::map<std::string, std::string> Config::*>;
@@ -41,7 +41,7 @@ struct Option {
   Member member;
   std::string doc;  ///< one line, no full stop
   std::string group;
-  unsigned readers = 0;
+  unsigned readers = 0;   ///< bits of namespace reader
   std::string flag_name;  ///< flag where it differs from the key, with '_'
   bool flag_only = false;
   std::vector<std::string> aliases;

@@ -1,8 +1,8 @@
 // `deltatune doctor`: what this program is made of and what the machine offers it.
 #include <algorithm>
 #include <cstdio>
-#include <functional>
 
+#include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/thread_pool.h"
@@ -18,22 +18,26 @@ namespace {
 std::vector<std::string> missing_instructions(const Machine& machine) {
   std::vector<std::string> missing;
   for (const char* flag : build_info::cpu_needs) {
-    const bool there = std::find(machine.cpu_flags.begin(), machine.cpu_flags.end(), flag) != machine.cpu_flags.end();
+    const bool there =
+        std::find(machine.cpu_flags.begin(), machine.cpu_flags.end(), flag) != machine.cpu_flags.end();
     if (flag[0] != '\0' && !there) missing.emplace_back(flag);
   }
   return missing;
 }
 
-json::Array strings(const std::vector<std::string>& list) { return json::Array(list.begin(), list.end()); }
+json::Array strings(const std::vector<std::string>& list) {
+  return json::Array(list.begin(), list.end());
+}
 
-json::Value report(const Machine& machine, const std::vector<std::string>& missing) {
+json::Value facts_json(const Machine& machine, const std::vector<std::string>& missing) {
   json::Value program;
   program.set("version", build_info::version);
   program.set("commit", build_info::commit);
   program.set("compiler", build_info::compiler);
   program.set("cuda_archs", build_info::cuda_archs);
   json::Value libraries{json::Object{}};
-  for (const build_info::Library& library : build_info::libraries) libraries.set(library.name, library.version);
+  for (const build_info::Library& library : build_info::libraries)
+    libraries.set(library.name, library.version);
   json::Value host;
   host.set("host", machine.host);
   host.set("system", machine.system);
@@ -65,12 +69,15 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-void line(const std::string& name, const std::string& text) { std::printf("%-14s %s\n", name.c_str(), text.c_str()); }
+void line(const std::string& name, const std::string& text) {
+  std::printf("%-14s %s\n", name.c_str(), text.c_str());
+}
 
 void print_machine(const Machine& machine, const std::vector<std::string>& missing) {
   line("machine", format("{}, {}, {}", machine.host, machine.distribution, machine.system));
-  line("cpu", format("{}, {} cores{}, {} threads used", machine.cpu.empty() ? "unknown" : machine.cpu, machine.cores,
-                     machine.cpu_quota > 0 ? format(" (limited to {:g})", machine.cpu_quota) : "", thread_count()));
+  line("cpu",
+       format("{}, {} cores{}, {} threads used", machine.cpu.empty() ? "unknown" : machine.cpu, machine.cores,
+              machine.cpu_quota > 0 ? format(" (limited to {:g})", machine.cpu_quota) : "", thread_count()));
   line("instructions", joined(machine.cpu_flags));
   line("memory", format("{}, {} available", format_bytes(static_cast<uint64_t>(machine.memory_bytes)),
                         format_bytes(static_cast<uint64_t>(machine.memory_available_bytes))));
@@ -87,10 +94,11 @@ int verb_doctor(const Invocation& call) {
   const std::vector<std::string> missing = missing_instructions(machine);
   const int code = missing.empty() ? 0 : exit_code(ErrorKind::resource);
   if (call.config().json) {
-    std::printf("%s\n", json::dump(report(machine, missing), 2).c_str());
+    std::printf("%s\n", json::dump(facts_json(machine, missing), 2).c_str());
     return code;
   }
-  line("deltatune", format("{}, commit {}, {}", build_info::version, build_info::commit, build_info::compiler));
+  line("deltatune",
+       format("{}, commit {}, {}", build_info::version, build_info::commit, build_info::compiler));
   for (const build_info::Library& library : build_info::libraries) line(library.name, library.version);
   print_machine(machine, missing);
   line("model cache", hf_hub_cache().string());

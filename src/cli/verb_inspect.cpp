@@ -1,5 +1,5 @@
-// `deltatune inspect PATH`: what a safetensors file, a config.json, a checkpoint or one of our own checkpoints
-// holds, and what is wrong with it. Reads headers only, never the weights.
+// `deltatune inspect PATH`: what a safetensors file, a config.json, a checkpoint or one of our own
+// checkpoints holds, and what is wrong with it. Reads headers only, never the weights.
 #include <cstdio>
 #include <map>
 
@@ -74,7 +74,8 @@ void describe_config(Inspection& result, const json::Value& root, const std::str
     result.facts.push_back(format("parameters  {} in the text model, head {}", format_count(count),
                                   config.tie_word_embeddings ? "tied" : "untied"));
     if (config.tie_flags_disagree) {
-      result.facts.push_back("note        tie_word_embeddings differs between config.json and its text_config");
+      result.facts.push_back(
+          "note        tie_word_embeddings differs between config.json and its text_config");
     }
   } catch (const Error& error) {
     result.problems.push_back(error.text());
@@ -84,7 +85,8 @@ void describe_config(Inspection& result, const json::Value& root, const std::str
 // What training would refuse, and shapes that do not fit the config.
 void check_trainable(Inspection& result, const fs::path& folder, const HfCheckpoint& checkpoint) {
   try {
-    const ModelSource source = open_model(folder.string(), checkpoint.has_weights() ? "pretrained" : "random");
+    const ModelSource source =
+        open_model(folder.string(), checkpoint.has_weights() ? "pretrained" : "random");
     const ModelParams params = make_params(source.config, source.tied);
     for (const Param& param : params.table.params) {
       for (const ParamSlice& slice : param.slices) {
@@ -106,8 +108,9 @@ void describe_resume(Inspection& result, const fs::path& folder) {
     const ResumeState resume(folder);
     result.kind = "checkpoint of a deltatune run";
     const json::Value* step = resume.state().find("step");
-    result.facts.push_back(format("resume      written by {} ranks{}", resume.world_size(),
-                                  step != nullptr && step->is_integer() ? format(", step {}", step->as_integer()) : ""));
+    result.facts.push_back(
+        format("resume      written by {} ranks{}", resume.world_size(),
+               step != nullptr && step->is_integer() ? format(", step {}", step->as_integer()) : ""));
   } catch (const Error& error) {
     result.problems.push_back(error.text());
   }
@@ -140,7 +143,8 @@ Inspection inspect_path(const std::string& path) {
   }
   result.kind = "safetensors file";
   const SafetensorsFile file{fs::path(path)};
-  for (const auto& [key, value] : file.header().metadata) result.facts.push_back(format("metadata    {}: {}", key, shown(value)));
+  for (const auto& [key, value] : file.header().metadata)
+    result.facts.push_back(format("metadata    {}: {}", key, shown(value)));
   result.files.emplace_back(file.path().filename().string(), file.tensors());
   return result;
 }
@@ -207,7 +211,8 @@ void print_tensors(const Inspection& result, bool all) {
     }
   }
   if (!lines.empty()) std::printf("\n%5s  %-8s %-18s %s\n", "times", "dtype", "shape", "tensor");
-  for (const Line& line : lines) std::printf("%5lld  %s\n", static_cast<long long>(line.count), line.text.c_str());
+  for (const Line& line : lines)
+    std::printf("%5lld  %s\n", static_cast<long long>(line.count), line.text.c_str());
 }
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace {
 
 // Everything an error says, or "" when the text loads.
 std::string complaint(const std::string& text, const std::vector<std::string>& words = {},
-                      unsigned reader = train) {
+                      unsigned verb = reader::train) {
   try {
-    load_text(text, "cfg.yaml", split(words, reader).flags, reader);
+    load_text(text, "cfg.yaml", split(words, verb).flags, verb);
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::usage);
     return error.text();
@@ -20,8 +20,9 @@ std::string complaint(const std::string& text, const std::vector<std::string>& w
   return "";
 }
 
-Config loaded(const std::string& text, const std::vector<std::string>& words = {}, unsigned reader = train) {
-  return load_text(text, "cfg.yaml", split(words, reader).flags, reader).config;
+Config loaded(const std::string& text, const std::vector<std::string>& words = {},
+              unsigned verb = reader::train) {
+  return load_text(text, "cfg.yaml", split(words, verb).flags, verb).config;
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -124,22 +125,22 @@ TEST(Load, FlagRefusals) {
   EXPECT_TRUE(contains(complaint("", {"--seed=1", "--seed=2"}), "set twice"));
   EXPECT_TRUE(contains(complaint("", {"--prompt", "x"}), "does not read prompt"));
   EXPECT_TRUE(contains(complaint("", {"--lora-r", "8"}), "another framework"));
-  EXPECT_THROW(split({"--learning-rate"}, train), Error);
-  EXPECT_THROW(split({"--learning-rate", "--seed=1"}, train), Error);
-  EXPECT_THROW(split({"-x"}, train), Error);
+  EXPECT_THROW(split({"--learning-rate"}, reader::train), Error);
+  EXPECT_THROW(split({"--learning-rate", "--seed=1"}, reader::train), Error);
+  EXPECT_THROW(split({"-x"}, reader::train), Error);
 }
 
 TEST(Load, PositionalWords) {
   const CommandLine line =
-      split({"cfg.yaml", "--seed", "3", "--deterministic", "more", "--", "--seed"}, train);
+      split({"cfg.yaml", "--seed", "3", "--deterministic", "more", "--", "--seed"}, reader::train);
   EXPECT_EQ(line.positional, (std::vector<std::string>{"cfg.yaml", "more", "--seed"}));
   EXPECT_EQ(line.flags.size(), 2u);
 }
 
 TEST(Load, PlanDeviceIsACard) {
-  EXPECT_EQ(loaded("device: cpu", {"--device", "h200"}, plan).device_card, "h200");
-  EXPECT_EQ(loaded("device: cpu", {"--device", "h200"}, plan).device, "cpu");
-  EXPECT_EQ(loaded("", {"--device", "cpu"}, train).device, "cpu");
+  EXPECT_EQ(loaded("device: cpu", {"--device", "h200"}, reader::plan).device_card, "h200");
+  EXPECT_EQ(loaded("device: cpu", {"--device", "h200"}, reader::plan).device, "cpu");
+  EXPECT_EQ(loaded("", {"--device", "cpu"}, reader::train).device, "cpu");
 }
 
 TEST(Load, TranslationsOfOtherFrameworks) {
@@ -170,14 +171,15 @@ TEST(Load, BatchSizeBecomesTokens) {
 }
 
 TEST(Load, NoticesComeOnce) {
-  const Loaded result = load_text("lr: 1e-4\n", "cfg.yaml", split({"--lr", "2e-4"}, train).flags, train);
+  const Loaded result =
+      load_text("lr: 1e-4\n", "cfg.yaml", split({"--lr", "2e-4"}, reader::train).flags, reader::train);
   EXPECT_EQ(result.notices, (std::vector<std::string>{"lr is read as learning_rate"}));
   EXPECT_EQ(result.origins.at("learning_rate").source, "flag --lr");
 }
 
 TEST(Load, ForeignKeysCanBeIgnoredByName) {
-  const Loaded result =
-      load_text("lora_r: 8\nseed: 5\n", "cfg.yaml", split({"--ignore-foreign-keys"}, train).flags, train);
+  const Loaded result = load_text("lora_r: 8\nseed: 5\n", "cfg.yaml",
+                                  split({"--ignore-foreign-keys"}, reader::train).flags, reader::train);
   EXPECT_EQ(result.config.seed, 5);
   ASSERT_EQ(result.notices.size(), 1u);
   EXPECT_TRUE(contains(result.notices[0], "lora_r is ignored"));

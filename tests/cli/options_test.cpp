@@ -85,8 +85,8 @@ TEST(Options, ResolvedYamlLoadsBackToTheSameValues) {
       "lr: 3e-4\nmodel: 'a b/#c: \"d\"'\ndataset: [x.jsonl, 'y z.jsonl']\nchat_template_kwargs: "
       "{enable_thinking: false, "
       "name: 'true'}\nresume_from_checkpoint: true\nreport_to: none\n";
-  const Loaded first = load_text(text, "cfg.yaml", {{"seed", "7", "--seed"}}, train);
-  const Loaded second = load_text(resolved_yaml(first), "config.resolved.yaml", {}, train);
+  const Loaded first = load_text(text, "cfg.yaml", {{"seed", "7", "--seed"}}, reader::train);
+  const Loaded second = load_text(resolved_yaml(first), "config.resolved.yaml", {}, reader::train);
   EXPECT_EQ(first.config.model_name_or_path, "a b/#c: \"d\"");
   EXPECT_EQ(first.config.chat_template_kwargs.at("name"), "\"true\"");
   EXPECT_EQ(first.config.chat_template_kwargs.at("enable_thinking"), "false");
@@ -98,7 +98,7 @@ TEST(Options, ResolvedYamlLoadsBackToTheSameValues) {
 
 TEST(Options, ResolvedYamlNamesOrigins) {
   const std::string text =
-      resolved_yaml(load_text("lr: 3e-4\n", "cfg.yaml", {{"seed", "7", "--seed"}}, train));
+      resolved_yaml(load_text("lr: 3e-4\n", "cfg.yaml", {{"seed", "7", "--seed"}}, reader::train));
   EXPECT_NE(text.find("# file cfg.yaml:1, alias lr"), std::string::npos) << text;
   EXPECT_NE(text.find("# flag --seed"), std::string::npos);
   EXPECT_NE(text.find("adam_beta2: 0.95"), std::string::npos);
