@@ -16,6 +16,11 @@ endif()
 pkg_check_modules(dep_nlohmann nlohmann_json)
 pkg_check_modules(dep_spdlog_version spdlog)
 pkg_check_modules(dep_fmt fmt)
+# Debian's utf8proc.pc lags behind the library; its header does not.
+file(STRINGS ${dep_utf8proc_INCLUDEDIR}/utf8proc.h rows REGEX "#define UTF8PROC_VERSION_(MAJOR|MINOR|PATCH) ")
+if(rows MATCHES "MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+)")
+  set(dep_utf8proc_VERSION ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3})
+endif()
 set(library_rows "")
 foreach(row "OpenBLAS:dep_openblas" "yaml-cpp:dep_yaml" "nlohmann-json:dep_nlohmann" "spdlog:dep_spdlog_version" "fmt:dep_fmt"
             "utf8proc:dep_utf8proc" "PCRE2:dep_pcre2" "zlib:dep_zlib" "zstd:dep_zstd")

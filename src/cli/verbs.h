@@ -46,6 +46,10 @@ int dispatch(const std::vector<std::string>& words);
 
 /// Bodies: each in its own file.
 int verb_help(const Invocation& call);
+int verb_data_show(const Invocation& call);
+int verb_data_stats(const Invocation& call);
+int verb_data_render(const Invocation& call);
+int verb_data_tokenize(const Invocation& call);
 int verb_inspect(const Invocation& call);
 int verb_doctor(const Invocation& call);
 int verb_report(const Invocation& call);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 
 namespace deltatune::cli {
@@ -184,6 +186,18 @@ TEST(Load, ForeignKeysCanBeIgnoredByName) {
   ASSERT_EQ(result.notices.size(), 1u);
   EXPECT_TRUE(contains(result.notices[0], "lora_r is ignored"));
   EXPECT_TRUE(contains(complaint("lorem: 1", {"--ignore-foreign-keys"}), "unknown key"));
+}
+
+TEST(Load, ExamplesLoad) {
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(std::string(DELTATUNE_SOURCE_DIR) + "/examples")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++files;
+    EXPECT_NO_THROW(load(entry.path().string(), {}, reader::train)) << entry.path();
+    EXPECT_TRUE(load(entry.path().string(), {}, reader::train).notices.empty()) << entry.path();
+  }
+  EXPECT_GE(files, 2);
 }
 
 TEST(Load, EmptyFileIsAllDefaults) {

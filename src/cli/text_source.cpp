@@ -1,0 +1,140 @@
+// Opening tokenizer and template, and mapping option texts to the data plane's enumerations.
+#include "cli/text_source.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "io/model_path.h"
+#include "model/config.h"
+
+namespace deltatune::cli {
+namespace {
+
+// The folder with tokenizer files; empty when the configuration names none.
+fs::path tokenizer_folder(const Config& config) {
+  const std::string& named =
+      config.tokenizer_name_or_path.empty() ? config.model_name_or_path : config.tokenizer_name_or_path;
+  return named.empty() ? fs::path() : resolve_model_path(named);
+}
+
+fs::path needed_folder(const Config& config) {
+  const fs::path folder = tokenizer_folder(config);
+  if (folder.empty()) {
+    throw Error(ErrorKind::usage, "no model and no tokenizer is named",
+                "model_name_or_path, tokenizer_name_or_path", "give the folder of a Hugging Face checkpoint");
+  }
+  return folder;
+}
+
+// bos_token and the like, which a template from a file of its own may print.
+void add_token_variables(const fs::path& folder, json::Value& variables) {
+  const fs::path path = folder / "tokenizer_config.json";
+  std::error_code code;
+  if (folder.empty() || !fs::exists(path, code)) return;
+  const json::Value root = json::parse_file(path.string());
+  if (!root.is_object()) return;
+  for (const auto& [key, value] : root.as_object()) {
+    const json::Value* text = value.is_object() ? value.find("content") : &value;
+    if (key.ends_with("_token") && text != nullptr && text->is_string()) variables.set(key, *text);
+  }
+}
+
+json::Value json_or_text(const std::string& text) {
+  try {
+    return json::parse(text, "value");
+  } catch (const Error&) {
+    return json::Value(text);
+  }
+}
+
+}  // namespace
+
+EncodeConversation TextSource::encoder() const {
+  if (tokenizer == nullptr) return {};
+  return make_encoder(*tokenizer, *chat_template, options, control_tokens_in_content);
+}
+
+int32_t TextSource::pad_id() const {
+  if (tokenizer == nullptr) return 0;
+  return tokenizer->pad_id().value_or(tokenizer->eos_id().value_or(0));
+}
+
+ChatTemplate open_template(const Config& config) {
+  if (config.chat_template == "from_model") return ChatTemplate::load(needed_folder(config));
+  std::error_code code;
+  if (fs::is_directory(config.chat_template, code)) return ChatTemplate::load(config.chat_template);
+  return ChatTemplate::compile(read_file(config.chat_template), config.chat_template);
+}
+
+RenderOptions render_options(const Config& config) {
+  RenderOptions options;
+  options.train_on = config.train_on;
+  options.variables = json::Value(json::Object{});
+  if (config.chat_template != "from_model") add_token_variables(tokenizer_folder(config), options.variables);
+  for (const auto& [name, text] : config.chat_template_kwargs)
+    options.variables.set(name, json_or_text(text));
+  for (const std::string& setting : config.set) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw Error(ErrorKind::usage, format("--set takes name=value, found {}", json::quote(setting)),
+                  "command line", "for example --set enable_thinking=false");
+    }
+    options.variables.set(setting.substr(0, equals), json_or_text(setting.substr(equals + 1)));
+  }
+  return options;
+}
+
+TextSource open_text(const Config& config) {
+  TextSource source;
+  source.control_tokens_in_content = config.parse_special_in_content;
+  source.options = render_options(config);
+  const fs::path folder = needed_folder(config);
+  std::error_code code;
+  if (config.tokenizer_name_or_path.empty() && !fs::exists(folder / "tokenizer.json", code)) return source;
+  source.tokenizer = std::make_unique<const Tokenizer>(Tokenizer::load(folder));
+  source.chat_template = std::make_unique<const ChatTemplate>(open_template(config));
+  source.chat_template->check(source.options);
+  return source;
+}
+
+int64_t vocab_size_of(const Config& config, const TextSource& text) {
+  std::error_code code;
+  if (!config.model_name_or_path.empty()) {
+    const fs::path path = resolve_model_path(config.model_name_or_path) / "config.json";
+    if (fs::exists(path, code)) {
+      return ModelConfig::from_json(json::parse_file(path.string()), path.string()).vocab_size;
+    }
+  }
+  return text.tokenizer != nullptr ? text.tokenizer->vocab_size() : std::numeric_limits<int32_t>::max();
+}
+
+DatasetOptions dataset_options(const Config& config, int64_t vocab_size) {
+  DatasetOptions options;
+  options.on_bad_row = config.on_bad_row == "skip" ? OnBadRow::skip : OnBadRow::error;
+  options.overflow = config.overflow == "drop"    ? Overflow::drop
+                     : config.overflow == "split" ? Overflow::split
+                                                  : Overflow::truncate;
+  options.max_length = config.max_length;
+  options.max_tokens = config.max_tokens;
+  options.vocab_size = vocab_size;
+  options.messages_field = config.messages_field;
+  return options;
+}
+
+StreamOptions stream_options(const Config& config, int32_t pad_id) {
+  StreamOptions options;
+  options.max_tokens = config.max_tokens;
+  options.seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
+  options.gradient_accumulation_steps = config.gradient_accumulation_steps;
+  options.pad_id = pad_id;
+  options.batching = config.batching == "padded"   ? Batching::padded
+                     : config.batching == "sorted" ? Batching::sorted
+                                                   : Batching::packed;
+  // A row's filler is a segment of its own.
+  options.max_segments = config.max_documents > 0 ? config.max_documents + 1 : 0;
+  return options;
+}
+
+}  // namespace deltatune::cli

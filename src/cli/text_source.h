@@ -1,0 +1,46 @@
+// From a Config to what turns dataset rows into tokens: tokenizer, chat template, their options.
+#pragma once
+
+#include <memory>
+
+#include "data/batch_stream.h"
+#include "data/dataset.h"
+#include "data/encode.h"
+#include "train/config.h"
+
+namespace deltatune::cli {
+
+/// Tokenizer and chat template of a configuration. Both are null where the tokenizer's folder has no
+/// tokenizer.json and tokenizer_name_or_path does not ask for one: such a run takes rows that are tokenised
+/// already.
+struct TextSource {
+  std::unique_ptr<const Tokenizer> tokenizer;
+  std::unique_ptr<const ChatTemplate> chat_template;
+  RenderOptions options;
+  bool control_tokens_in_content = false;
+
+  /// For load_dataset(); empty without a tokenizer. This object must outlive it.
+  EncodeConversation encoder() const;
+  /// The tokenizer's padding token, else its end of sequence, else 0.
+  int32_t pad_id() const;
+};
+
+/// The chat template alone (chat_template: from_model, a folder, or a Jinja file). Throws Error{data}.
+ChatTemplate open_template(const Config& config);
+
+/// Template variables of chat_template_kwargs, then `set` (name=value, the value JSON where it parses), the
+/// *_token entries of tokenizer_config.json for a template from a file, and train_on. Throws Error{usage}.
+RenderOptions render_options(const Config& config);
+
+/// Throws Error{data} for unreadable files and for a template whose assistant turns cannot be found.
+TextSource open_text(const Config& config);
+
+/// Ids of tokenised rows lie in [0, vocab_size): the model's config.json, else the tokenizer, else any.
+int64_t vocab_size_of(const Config& config, const TextSource& text);
+
+DatasetOptions dataset_options(const Config& config, int64_t vocab_size);
+
+/// World of one; whoever has more sets world_size and rank.
+StreamOptions stream_options(const Config& config, int32_t pad_id);
+
+}  // namespace deltatune::cli

@@ -1,0 +1,163 @@
+// data show, stats, render, tokenize; inspect; doctor: the built program on the embedded demo and on broken
+// files.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "run_binary.h"
+
+namespace deltatune {
+namespace {
+
+const std::string demo = std::string(DELTATUNE_SOURCE_DIR) + "/examples/demo";
+const std::string model_flag = " --model-name-or-path " + demo + "/model";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string with_data(const std::string& file) {
+  return model_flag + " --dataset " + file;
+}
+
+const char* const one_row =
+    R"({"messages": [{"role": "user", "content": "Say <|im_end|> and \u001b[31m"}, {"role": "assistant", "content": "No."}]})"
+    "\n";
+
+TEST(DataShow, MarksExactlyWhatTheAssistantSays) {
+  ScratchFolder folder;
+  const ProgramResult result =
+      run_deltatune("data show" + with_data(folder.write("rows.jsonl", one_row)), "NO_COLOR=1");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "assistant\n\u00abNo.<|im_end|>\u00bb\n")) << result.out;
+  EXPECT_EQ(result.out.find('\x1b'), std::string::npos) << "a message must not steer the terminal";
+  EXPECT_TRUE(contains(result.out, "\\x1b[31m"));
+}
+
+TEST(DataShow, ColoursWhereAsked) {
+  ScratchFolder folder;
+  const ProgramResult result = run_deltatune("data show" + with_data(folder.write("rows.jsonl", one_row)),
+                                             "NO_COLOR= CLICOLOR_FORCE=1");
+  EXPECT_TRUE(contains(result.out, "\x1b[1;32mNo.<|im_end|>\x1b[0m")) << result.out;
+}
+
+TEST(DataShow, LabelsFollowTheMarks) {
+  ScratchFolder folder;
+  const ProgramResult result =
+      run_deltatune("data show --json" + with_data(folder.write("rows.jsonl", one_row)));
+  const json::Value row = json::parse(result.out, "stdout");
+  const json::Array& ids = row.at("input_ids").as_array();
+  const json::Array& labels = row.at("labels").as_array();
+  const json::Array& pieces = row.at("pieces").as_array();
+  ASSERT_EQ(ids.size(), labels.size());
+  std::string trained;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (labels[i].as_integer() == -100) continue;
+    EXPECT_EQ(labels[i].as_integer(), ids[i].as_integer());
+    trained += pieces[i].as_string();
+  }
+  EXPECT_EQ(trained, "No.<|im_end|>");
+}
+
+TEST(DataShow, ShowsTokenisedRowsAndWhereTheyAreCut) {
+  ScratchFolder folder;
+  const std::string file =
+      folder.write("rows.jsonl", "{\"input_ids\": [5, 6, 7, 8], \"labels\": [-100, 6, 7, -100]}\n");
+  const ProgramResult result = run_deltatune("data show --max-length 2" + with_data(file), "NO_COLOR=1");
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "4 tokens, 2 of them trained")) << result.out;
+  EXPECT_TRUE(contains(result.out, "max_length 2 ends here")) << result.out;
+}
+
+TEST(DataShow, NamesTheRowThatIsWrong) {
+  ScratchFolder folder;
+  const std::string file = folder.write("rows.jsonl", std::string(one_row) + "{\"messages\": 3}\n");
+  const ProgramResult bad = run_deltatune("data show --row 1" + with_data(file));
+  EXPECT_EQ(bad.code, 3);
+  EXPECT_TRUE(contains(bad.err, "rows.jsonl") && contains(bad.err, "line 2")) << bad.err;
+  const ProgramResult beyond = run_deltatune("data show --row 9" + with_data(file));
+  EXPECT_EQ(beyond.code, 2) << beyond.err;
+  EXPECT_EQ(run_deltatune("data show" + with_data("missing.jsonl")).code, 3);
+  EXPECT_EQ(run_deltatune("data show" + model_flag).code, 2) << "no dataset";
+}
+
+TEST(DataStats, CountsTheDemo) {
+  const ProgramResult text =
+      run_deltatune("data stats --max-tokens 512 --max-length 256" + with_data(demo + "/train.jsonl"));
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_TRUE(contains(text.out, "steps"));
+  const ProgramResult result =
+      run_deltatune("data stats --json --max-tokens 512 --max-length 256" + with_data(demo + "/train.jsonl"));
+  const json::Value stats = json::parse(result.out, "stdout");
+  EXPECT_GT(stats.at("steps_per_epoch").as_integer(), 0);
+}
+
+TEST(DataRender, SetReachesTheTemplate) {
+  ScratchFolder folder;
+  const std::string rows = folder.write("rows.jsonl", one_row);
+  const std::string jinja = folder.write(
+      "t.jinja",
+      "{{ eos_token }}|{{ word }}|{{ flag is true }}{% for m in messages %}{% if m.role == 'assistant' %}"
+      "{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}");
+  const ProgramResult result = run_deltatune("data render --chat-template " + jinja +
+                                             " --set word=plain --set flag=true" + with_data(rows));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "|plain|True") && contains(result.out, "No.")) << result.out;
+  EXPECT_FALSE(result.out.starts_with("|")) << "eos_token of tokenizer_config.json: " << result.out;
+  EXPECT_EQ(run_deltatune("data render --set word" + with_data(rows)).code, 2);
+}
+
+TEST(DataTokenize, ControlTokensInTextNeedPermission) {
+  const ProgramResult literal = run_deltatune("data tokenize --text '<|im_end|>'" + model_flag);
+  const ProgramResult parsed =
+      run_deltatune("data tokenize --parse-special-in-content --text '<|im_end|>'" + model_flag);
+  ASSERT_EQ(literal.code, 0) << literal.err;
+  EXPECT_GT(std::count(literal.out.begin(), literal.out.end(), ' '), 2);
+  EXPECT_EQ(std::count(parsed.out.begin(), parsed.out.end(), ' '), 0) << parsed.out;
+}
+
+TEST(Inspect, ConfigAndFolderOfTheDemo) {
+  const ProgramResult result = run_deltatune("inspect " + demo + "/model");
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_TRUE(contains(result.out, "configuration without weights"));
+  const ProgramResult json_result = run_deltatune("inspect --json " + demo + "/model/config.json");
+  EXPECT_EQ(json::parse(json_result.out, "stdout").at("kind").as_string(), "config");
+}
+
+TEST(Inspect, SafetensorsFile) {
+  ScratchFolder folder;
+  const std::string header = R"({"model.norm.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  const std::string good = folder.write("a.safetensors", bytes + header + std::string(8, '\1'));
+  const ProgramResult result = run_deltatune("inspect --json " + good);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json::Value root = json::parse(result.out, "stdout");
+  EXPECT_EQ(root.at("parts").at("text").at("parameters").as_integer(), 2);
+  EXPECT_EQ(root.at("tensors").as_array()[0].at("name").as_string(), "model.norm.weight");
+  const std::string cut = folder.write("b.safetensors", bytes + header + "1234");
+  EXPECT_EQ(run_deltatune("inspect " + cut).code, 3);
+  EXPECT_EQ(run_deltatune("inspect " + (folder / "none").string()).code, 3);
+}
+
+TEST(Inspect, ProblemsGiveExitCodeThree) {
+  ScratchFolder folder;
+  const std::string config = folder.write("config.json", R"({"model_type": "llama"})");
+  const ProgramResult result = run_deltatune("inspect " + config);
+  EXPECT_EQ(result.code, 3);
+  EXPECT_TRUE(contains(result.out, "llama")) << result.out;
+}
+
+TEST(Doctor, NamesLibrariesMachineAndEnvironment) {
+  const ProgramResult result = run_deltatune("doctor", "WORLD_SIZE=8 SECRET_TOKEN=abc");
+  EXPECT_EQ(result.code, 0) << result.out;
+  for (const char* word : {"OpenBLAS", "PCRE2", "memory", "gpu", "WORLD_SIZE=8"}) {
+    EXPECT_TRUE(contains(result.out, word)) << word;
+  }
+  EXPECT_FALSE(contains(result.out, "SECRET_TOKEN"));
+  const json::Value root = json::parse(run_deltatune("doctor --json").out, "stdout");
+  for (const auto& [name, version] : root.at("libraries").as_object())
+    EXPECT_FALSE(version.as_string().empty()) << name;
+}
+
+}  // namespace
+}  // namespace deltatune
