@@ -1,0 +1,71 @@
+// Config to engine options.
+#include "train/setup.h"
+
+#include <map>
+
+#include "base/format.h"
+#include "comm/communicator.h"
+#include "ops/null_device.h"
+#include "train/run_data.h"
+
+namespace deltatune {
+namespace {
+
+struct Policy {
+  const char* name;
+  Keep keep;
+};
+constexpr Policy policies[] = {
+    {"none", Keep::all()}, {"cheap", Keep::outputs()}, {"block", Keep::nothing()}};
+
+// "layers.3.input_norm" -> "input_norm": what kind of parameter it is.
+std::string kind_of(const std::string& name) {
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(dot + 1);
+}
+
+}  // namespace
+
+DType storage_dtype(const Config& config) { return config.dtype == "f32" ? DType::f32 : DType::bf16; }
+
+EngineOptions engine_options(const Config& config, Keep keep, bool train) {
+  EngineOptions out;
+  out.storage = storage_dtype(config);
+  out.tokens = config.max_tokens;
+  out.max_documents = max_documents(config);
+  out.keep = keep;
+  out.train = train;
+  out.adamw.beta1 = static_cast<float>(config.adam_beta1);
+  out.adamw.beta2 = static_cast<float>(config.adam_beta2);
+  out.adamw.eps = static_cast<float>(config.adam_epsilon);
+  out.weight_decay = static_cast<float>(config.weight_decay);
+  out.max_grad_norm = static_cast<float>(config.max_grad_norm);
+  return out;
+}
+
+KeepChoice choose_keep(const Config& config, const ModelSource& source, Target target, int world_size,
+                       uint64_t budget_bytes) {
+  KeepChoice choice;
+  for (const Policy& policy : policies) {
+    if (config.recompute != "auto" && config.recompute != policy.name) continue;
+    const auto device = make_null_device(target);
+    const auto comm = make_null_communicator(world_size);
+    const Engine engine(*device, *comm, source.config, source.tied, engine_options(config, policy.keep, true));
+    choice = {policy.keep, policy.name, device->plan().total()};
+    if (choice.plan_bytes <= budget_bytes) break;
+  }
+  return choice;
+}
+
+std::string describe_decay(const ParamTable& table, double weight_decay) {
+  if (weight_decay == 0) return "weight decay is 0";
+  std::map<std::string, int> exempt;
+  for (const Param& param : table.params) {
+    if (!param.decay) ++exempt[kind_of(param.name)];
+  }
+  std::string list;
+  for (const auto& [kind, count] : exempt) list += format("{}{} ({})", list.empty() ? "" : ", ", kind, count);
+  return format("weight decay {} on all parameters but {}", weight_decay, list);
+}
+
+}  // namespace deltatune
