@@ -1,0 +1,390 @@
+// The training run. The step itself is step.cpp.
+#include "train/run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "io/resume.h"
+#include "observe/console.h"
+#include "observe/machine.h"
+#include "observe/metrics.h"
+#include "observe/report.h"
+#include "observe/run_info.h"
+#include "train/checkpoint.h"
+#include "train/evaluate.h"
+#include "train/output_folder.h"
+#include "train/run_data.h"
+#include "train/setup.h"
+#include "train/step.h"
+#include "train/stop_signal.h"
+
+namespace deltatune {
+namespace {
+
+json::Value plan_json(const MemoryPlan& plan) {
+  json::Array regions;
+  for (const Region& region : plan.regions()) {
+    json::Value item;
+    item.set("name", region.name);
+    item.set("lifetime", name_of(region.lifetime));
+    item.set("bytes", static_cast<int64_t>(region.bytes));
+    regions.push_back(std::move(item));
+  }
+  json::Value out;
+  out.set("total_bytes", static_cast<int64_t>(plan.total()));
+  out.set("regions", std::move(regions));
+  return out;
+}
+
+// Sums since the last logged step. Part of the resumable state, so that the line after a resume has the same bits.
+struct LogWindow {
+  double loss_sum = 0;
+  int64_t targets = 0;
+  json::Value to_json() const {
+    json::Value out;
+    out.set("loss_sum", loss_sum);
+    out.set("targets", targets);
+    return out;
+  }
+  static LogWindow from_json(const json::Value& v) {
+    return {v.at("loss_sum").as_number(), v.at("targets").as_integer()};
+  }
+};
+
+class TrainingRun {
+ public:
+  TrainingRun(Device& device, const Config& config, const RunContext& context)
+      : device_(device),
+        config_(config),
+        output_(config.output_dir),
+        resume_(find_resume(config.resume_from_checkpoint, output_)),
+        info_(output_ / "run.json", context.command_line),
+        terminal_(terminal_of_stderr()),
+        console_(progress_style(config.progress, terminal_), terminal_) {
+    prepare_output_folder(config, resume_.has_value());
+    write_file_atomic(output_ / "config.resolved.yaml", context.resolved_config);
+    if (!config.run_name.empty()) info_.set("run_name", config.run_name);
+    info_.write();
+  }
+
+  int run() {
+    try {
+      const int code = run_steps();
+      info_.finish(code);
+      write_report(output_);
+      return code;
+    } catch (const Error& error) {
+      finish_failed(error);
+      throw;
+    }
+  }
+
+ private:
+  int run_steps() {
+    const StopSignal signals;
+    load();
+    place();
+    start();
+    int stopped = 0;
+    while (!trainer_->done() && stopped == 0) {
+      one_step();
+      stopped = StopSignal::exit_code();
+    }
+    console_.finish();
+    if (stopped != 0 && !trainer_->done()) {
+      if (saved_step_ != trainer_->steps_done()) save();
+      log::info("stopped after step {}; go on with --resume_from_checkpoint true", trainer_->steps_done());
+      return stopped;
+    }
+    finish();
+    return 0;
+  }
+
+  void load() {
+    source_ = open_model(config_.model_name_or_path, config_.init);
+    tools_ = load_text_tools(config_, source_, false);
+    if (config_.dataset.empty()) {
+      throw Error(ErrorKind::usage, "no dataset is named", "dataset", "give a list of files, folders or globs");
+    }
+    console_.phase("reading and tokenising the data", 0, 0);
+    train_set_ = load_set(config_.dataset, config_, source_, tools_);
+    if (!config_.eval_dataset.empty()) eval_set_ = load_set(config_.eval_dataset, config_, source_, tools_);
+    if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
+    stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, tools_));
+    total_steps_ = config_.max_steps > 0 ? config_.max_steps : stream_->steps(config_.num_train_epochs);
+    log::info("data: {} conversations, {} tokens, {} supervised; {} rows of {} and {} steps an epoch",
+              format_count(train_set_.size()), format_count(train_set_.counts().tokens),
+              format_count(train_set_.counts().targets), stream_->rows_in_epoch(0), config_.max_tokens,
+              stream_->steps_per_epoch());
+  }
+
+  void split_validation() {
+    auto [train, held_out] = hold_out(train_set_, config_.val_size, static_cast<uint64_t>(config_.seed));
+    train_set_ = std::move(train);
+    eval_set_ = std::move(held_out);
+    log::info("held out {} conversations for evaluation (val_size)", eval_set_->size());
+  }
+
+  void place() {
+    const auto budget = static_cast<uint64_t>(this_machine().memory_available_bytes);
+    const KeepChoice choice = choose_keep(config_, source_, device_.target(), 1, budget);
+    if (device_.target() == Target::cpu && choice.plan_bytes > budget) {
+      throw Error(ErrorKind::resource,
+                  format("the run needs {}, {} are available", format_bytes(choice.plan_bytes), format_bytes(budget)),
+                  "plan with recompute: " + choice.name,
+                  "lower max_tokens; `deltatune plan` shows where the bytes go");
+    }
+    comm_ = make_solo_communicator();
+    engine_ = std::make_unique<Engine>(device_, *comm_, source_.config, source_.tied,
+                                       engine_options(config_, choice.keep, true));
+    log::info("model: {} parameters in {} layers, {}; device {}, dtype {}, recompute {}, {} allocated",
+              format_count(engine_->store().table().element_count()), source_.config.layers(),
+              source_.tied ? "tied head" : "own head", device_.name(), config_.dtype, choice.name,
+              format_bytes(device_.plan().total()));
+    log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
+    Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
+                      warmup_steps(config_.warmup_steps, config_.warmup_ratio, total_steps_), total_steps_};
+    trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule), config_.gradient_accumulation_steps);
+    info_.set("plan", plan_json(device_.plan()));
+    info_.set("recompute", choice.name);
+    info_.set("data_fingerprint", stream_->fingerprint());
+    info_.set("total_steps", total_steps_);
+    allocations_ = device_.allocation_count();
+  }
+
+  void start() {
+    console_.phase(resume_ ? "loading the checkpoint" : "loading the weights", 0, 0);
+    if (resume_) {
+      restore();
+    } else {
+      truncate_metrics(output_ / "metrics.jsonl", -1);
+      fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
+    }
+    metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
+    json::Value fields;
+    fields.set("step", trainer_->steps_done());
+    fields.set("total_steps", total_steps_);
+    metrics_->event("start", fields);
+    started_at_ = trainer_->steps_done();
+    clock_.restart();
+  }
+
+  void restore() {
+    const json::Value state = load_checkpoint(*resume_, *engine_);
+    trainer_->restore(state.at("trainer"));
+    window_ = LogWindow::from_json(state.at("log_window"));
+    tokens_seen_ = state.at("tokens_seen").as_integer();
+    history_ = read_trainer_state(*resume_).log_history;
+    saved_step_ = trainer_->steps_done();
+    truncate_metrics(output_ / "metrics.jsonl", trainer_->steps_done());
+    log::info("resumed from {} at step {}", resume_->string(), trainer_->steps_done());
+    if (trainer_->done()) log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
+  }
+
+  void one_step() {
+    const StepReport report = trainer_->step();
+    DELTATUNE_ASSERT(device_.allocation_count() == allocations_);
+    tokens_seen_ += report.tokens;
+    if (report.nonfinite) handle_nonfinite(report);
+    if (report.empty) {
+      warn(report.step, format("step {} has no supervised target; weights are unchanged", report.step));
+    }
+    if (!report.nonfinite) {
+      window_.loss_sum += report.loss_sum;
+      window_.targets += report.targets;
+    }
+    const bool last = trainer_->done();
+    const auto due = [&](int64_t every) { return every > 0 && (report.step % every == 0 || last); };
+    log_step(report, due(config_.logging_steps));
+    if (eval_set_ && due(config_.eval_steps) && config_.eval_steps > 0) run_evaluation();
+    if (config_.save_steps > 0 && report.step % config_.save_steps == 0) save();
+  }
+
+  void log_step(const StepReport& report, bool logged) {
+    StepLine line;
+    line.step = report.step;
+    line.total_steps = total_steps_;
+    line.epoch = report.epoch;
+    line.loss = window_.targets > 0 ? window_.loss_sum / static_cast<double>(window_.targets) : 0;
+    line.grad_norm = report.grad_norm;
+    line.learning_rate = report.learning_rate;
+    line.tokens = report.slots;
+    line.target_tokens = report.targets;
+    line.fill = static_cast<double>(report.tokens) / static_cast<double>(report.slots);
+    line.time_s = report.seconds;
+    line.tokens_per_s = static_cast<double>(report.tokens) / report.seconds;
+    line.tokens_per_s_per_device = line.tokens_per_s;
+    line.data_wait_s = report.data_seconds;
+    line.mem_peak_gib = static_cast<double>(device_.plan().total()) / double(1 << 30);
+    const auto left = static_cast<double>(total_steps_ - report.step);
+    line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) * left;
+    console_.step(line, logged);
+    if (!logged) return;
+    metrics_->step(line);
+    history_.push_back({report.epoch, report.step,
+                        {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
+    window_ = {};
+    refresh_report();
+  }
+
+  void handle_nonfinite(const StepReport& report) {
+    json::Value fields;
+    fields.set("step", report.step);
+    fields.set("message", "loss or gradient is not finite");
+    metrics_->event("nan", fields);
+    if (config_.on_nonfinite == "skip") {
+      warn(report.step, format("step {}: loss or gradient is not finite; the step is skipped", report.step));
+      return;
+    }
+    throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),
+                format("loss sum {}, gradient norm {}", report.loss_sum, report.grad_norm),
+                "lower learning_rate, look at the rows with `deltatune data show`, or skip such steps with "
+                "on_nonfinite: skip; the last checkpoint is kept");
+  }
+
+  void warn(int64_t step, const std::string& message) {
+    log::warn("{}", message);
+    json::Value fields;
+    fields.set("step", step);
+    fields.set("message", message);
+    metrics_->event("warning", fields);
+  }
+
+  void run_evaluation() {
+    const EvalResult result = evaluate(*engine_, *eval_set_, stream_options(config_, tools_),
+                                       [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
+    json::Value fields;
+    fields.set("step", trainer_->steps_done());
+    fields.set("epoch", stream_->epoch_progress());
+    fields.set("eval_loss", result.loss());
+    fields.set("eval_tokens", result.targets);
+    fields.set("time_s", result.seconds);
+    metrics_->event("eval", fields);
+    history_.push_back({stream_->epoch_progress(), trainer_->steps_done(),
+                        {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
+    log::info("step {}: eval_loss {:.4f} over {} targets", trainer_->steps_done(), result.loss(),
+              format_count(result.targets));
+    evaluated_step_ = trainer_->steps_done();
+  }
+
+  CheckpointOptions checkpoint_options() const {
+    CheckpointOptions out;
+    out.output_dir = output_;
+    out.storage = storage_dtype(config_);
+    if (!config_.tokenizer_name_or_path.empty()) out.side_files = tools_.folder;
+    out.max_shard_bytes = parse_bytes(config_.max_shard_size);
+    out.save_total_limit = config_.save_total_limit;
+    out.only_model = config_.save_only_model;
+    return out;
+  }
+
+  TrainerState trainer_state() const {
+    TrainerState state;
+    state.epoch = stream_->epoch_progress();
+    state.global_step = trainer_->steps_done();
+    state.max_steps = total_steps_;
+    state.num_train_epochs = static_cast<int64_t>(std::ceil(config_.num_train_epochs));
+    state.logging_steps = config_.logging_steps;
+    state.eval_steps = config_.eval_steps;
+    state.save_steps = config_.save_steps;
+    state.num_input_tokens_seen = tokens_seen_;
+    state.log_history = history_;
+    return state;
+  }
+
+  void save() {
+    const Stopwatch clock;
+    metrics_->sync();
+    json::Value state;
+    state.set("trainer", trainer_->state());
+    state.set("log_window", window_.to_json());
+    state.set("tokens_seen", tokens_seen_);
+    const fs::path folder =
+        save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(), state, trainer_state());
+    saved_step_ = trainer_->steps_done();
+    json::Value fields;
+    fields.set("step", trainer_->steps_done());
+    fields.set("path", folder.string());
+    fields.set("time_s", clock.seconds());
+    metrics_->event("save", fields);
+    log::info("saved {} in {}", folder.string(), format_duration(clock.seconds()));
+    refresh_report();
+  }
+
+  void finish() {
+    if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();
+    save_model(checkpoint_options(), *engine_, source_, trainer_state());
+    json::Value fields;
+    fields.set("step", trainer_->steps_done());
+    fields.set("time_s", clock_.seconds());
+    fields.set("tokens_seen", tokens_seen_);
+    metrics_->event("end", fields);
+    log::info("done: {} steps in {}; model in {}, report in {}", trainer_->steps_done(),
+              format_duration(clock_.seconds()), output_.string(), (output_ / "report.html").string());
+  }
+
+  // The page is for looking at a running job: at most every few seconds, and a failure to write it stops nothing.
+  void refresh_report() {
+    if (reported_ && report_clock_.seconds() < 5) return;
+    reported_ = true;
+    report_clock_.restart();
+    try {
+      write_report(output_);
+    } catch (const Error& error) {
+      log::warn("report.html was not written: {}", error.what());
+    }
+  }
+
+  void finish_failed(const Error& error) {
+    console_.finish();
+    try {
+      info_.finish(exit_code(error.kind()), error.what());
+      write_report(output_);
+    } catch (const Error& second) {
+      log::warn("run.json and report.html do not show the end of the run: {}", second.what());
+    }
+  }
+
+  Device& device_;
+  const Config& config_;
+  fs::path output_;
+  std::optional<fs::path> resume_;
+  RunInfo info_;
+  Terminal terminal_;
+  Console console_;
+  ModelSource source_;
+  TextTools tools_;
+  TokenizedSet train_set_;
+  std::optional<TokenizedSet> eval_set_;
+  std::unique_ptr<BatchStream> stream_;
+  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  LogWindow window_;
+  std::vector<LogEntry> history_;
+  int64_t total_steps_ = 0;
+  int64_t tokens_seen_ = 0;
+  int64_t saved_step_ = -1;
+  int64_t evaluated_step_ = -1;
+  int64_t started_at_ = 0;
+  uint64_t allocations_ = 0;
+  Stopwatch clock_;
+  Stopwatch report_clock_;
+  bool reported_ = false;
+};
+
+}  // namespace
+
+int run_training(Device& device, const Config& config, const RunContext& context) {
+  return TrainingRun(device, config, context).run();
+}
+
+}  // namespace deltatune
