@@ -13,14 +13,14 @@ namespace deltatune::cli {
 namespace {
 
 constexpr Verb table[] = {
-    {"train", "sft", "cfg.yaml", "fine-tune a checkpoint", Takes::config, reader::train, nullptr},
+    {"train", "sft", "cfg.yaml", "fine-tune a checkpoint", Takes::config, reader::train, verb_train},
     {"plan", nullptr, "cfg.yaml", "memory and time of a run, computed without running it", Takes::config,
-     reader::plan, nullptr},
-    {"eval", nullptr, "cfg.yaml", "loss and perplexity on a dataset", Takes::config, reader::eval, nullptr},
+     reader::plan, verb_plan},
+    {"eval", nullptr, "cfg.yaml", "loss and perplexity on a dataset", Takes::config, reader::eval, verb_eval},
     {"generate", nullptr, "ckpt/", "sample from a checkpoint: --prompt TEXT", Takes::model, reader::generate,
-     nullptr},
+     verb_generate},
     {"parity", nullptr, "case-folder/", "compare with the numbers of a golden case", Takes::path,
-     reader::parity, nullptr},
+     reader::parity, verb_parity},
     {"data show", nullptr, "cfg.yaml", "rows as rendered, with the trained tokens marked", Takes::config,
      reader::data, verb_data_show},
     {"data stats", nullptr, "cfg.yaml", "lengths, truncation, fill, trained share, steps", Takes::config,

@@ -45,6 +45,11 @@ std::span<const Verb> verbs();
 int dispatch(const std::vector<std::string>& words);
 
 /// Bodies: each in its own file.
+int verb_train(const Invocation& call);
+int verb_plan(const Invocation& call);
+int verb_eval(const Invocation& call);
+int verb_generate(const Invocation& call);
+int verb_parity(const Invocation& call);
 int verb_help(const Invocation& call);
 int verb_data_show(const Invocation& call);
 int verb_data_stats(const Invocation& call);

@@ -273,10 +273,37 @@ TokenizedSet TokenizedSetBuilder::finish() {
     log::warn("{} assistant turns are empty: they train the model to end its turn at once",
               counts.empty_assistant_turns);
   }
-  Hasher hasher;
-  hasher.update(bytes_of(set.offsets_)).update(bytes_of(set.ids_)).update(bytes_of(set.supervised_));
-  set.fingerprint_ = hasher.hex();
+  set.set_fingerprint();
   return set;
+}
+
+void TokenizedSet::set_fingerprint() {
+  Hasher hasher;
+  hasher.update(bytes_of(offsets_)).update(bytes_of(ids_)).update(bytes_of(supervised_));
+  fingerprint_ = hasher.hex();
+}
+
+TokenizedSet TokenizedSet::subset(std::span<const int32_t> conversations) const {
+  TokenizedSet out;
+  out.files_ = files_;
+  for (const int32_t c : conversations) {
+    const std::span<const int32_t> tokens = ids(c);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const size_t bit = out.ids_.size();
+      if (bit % 64 == 0) out.supervised_.push_back(0);
+      if (supervised(c, static_cast<int64_t>(t))) out.supervised_.back() |= uint64_t{1} << (bit % 64);
+      out.ids_.push_back(tokens[t]);
+    }
+    out.offsets_.push_back(static_cast<int64_t>(out.ids_.size()));
+    out.sources_.push_back(sources_[at(c)]);
+    out.raw_lengths_.push_back(static_cast<int32_t>(tokens.size()));
+    out.counts_.targets += targets(c);
+  }
+  out.counts_.rows = static_cast<int64_t>(conversations.size());
+  out.counts_.conversations = out.counts_.rows;
+  out.counts_.tokens = static_cast<int64_t>(out.ids_.size());
+  out.set_fingerprint();
+  return out;
 }
 
 TokenizedSet load_dataset(const std::vector<std::string>& entries, const DatasetOptions& options,

@@ -85,7 +85,11 @@ class TokenizedSet {
   /// Hash of ids, targets and boundaries: equal sets train equally.
   const std::string& fingerprint() const { return fingerprint_; }
 
+  /// A set of these conversations, in this order. Of the counts only those of what is kept are its own.
+  TokenizedSet subset(std::span<const int32_t> conversations) const;
+
  private:
+  void set_fingerprint();
   friend class TokenizedSetBuilder;
   struct Source {
     int32_t file = 0;

@@ -50,7 +50,8 @@ SaveOptions save_options(const CheckpointOptions& options, const ModelSource& so
   return out;
 }
 
-void write_model(const fs::path& folder, const CheckpointOptions& options, Engine& engine, const ModelSource& source) {
+void write_model(const fs::path& folder, const CheckpointOptions& options, Engine& engine,
+                 const ModelSource& source) {
   const StoreSource values(engine.store(), engine.stream());
   const std::vector<TensorInfo> trained = values.trained(options.storage);
   write_hf(folder, source.weights_source(), trained, values, save_options(options, source));
@@ -58,8 +59,8 @@ void write_model(const fs::path& folder, const CheckpointOptions& options, Engin
 
 }  // namespace
 
-fs::path save_checkpoint(const CheckpointOptions& options, Engine& engine, const ModelSource& source, int64_t step,
-                         const json::Value& state, const TrainerState& trainer_state) {
+fs::path save_checkpoint(const CheckpointOptions& options, Engine& engine, const ModelSource& source,
+                         int64_t step, const json::Value& state, const TrainerState& trainer_state) {
   const fs::path target = options.output_dir / format("checkpoint-{}", step);
   SaveFolder folder(target, SaveMode::replace);
   write_model(folder.path(), options, engine, source);
@@ -98,15 +99,18 @@ std::optional<fs::path> find_resume(const std::string& wish, const fs::path& out
 json::Value load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   const ResumeState resume(checkpoint);
   if (resume.world_size() != 1) {
-    throw Error(ErrorKind::model, format("the checkpoint was written by {} ranks, this run has 1", resume.world_size()),
+    throw Error(ErrorKind::model,
+                format("the checkpoint was written by {} ranks, this run has 1", resume.world_size()),
                 checkpoint.string(), "resume with the same number of ranks");
   }
   const SafetensorsFile file = resume.rank(0);
   for (const StateTensor& tensor : engine.store().state()) {
     const StoredTensor* stored = file.find(tensor.name);
     if (!stored || stored->size != tensor.data.bytes()) {
-      throw Error(ErrorKind::model, format("resume state has no {} of {} bytes", tensor.name, tensor.data.bytes()),
-                  checkpoint.string(), "resume with the model, dtype and optimizer that the checkpoint was made with");
+      throw Error(ErrorKind::model,
+                  format("resume state has no {} of {} bytes", tensor.name, tensor.data.bytes()),
+                  checkpoint.string(),
+                  "resume with the model, dtype and optimizer that the checkpoint was made with");
     }
     engine.stream().upload(tensor.data, file.bytes(*stored).data());
   }

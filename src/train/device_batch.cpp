@@ -8,7 +8,8 @@
 
 namespace deltatune {
 
-DeviceBatch::DeviceBatch(int64_t tokens, int64_t max_documents) : tokens_(tokens), max_documents_(max_documents) {}
+DeviceBatch::DeviceBatch(int64_t tokens, int64_t max_documents)
+    : tokens_(tokens), max_documents_(max_documents) {}
 
 void DeviceBatch::bind(Arena& arena) {
   const auto take = [&](Shape shape) { return arena.take(DType::i32, shape); };
@@ -23,7 +24,8 @@ void DeviceBatch::bind(Arena& arena) {
 
 RowInputs DeviceBatch::upload(Stream& stream, const Batch& batch) {
   const auto T = static_cast<size_t>(tokens_);
-  DELTATUNE_ASSERT(batch.tokens.size() == T && batch.cu_seqlens.size() <= static_cast<size_t>(max_documents_) + 1);
+  DELTATUNE_ASSERT(batch.tokens.size() == T &&
+                   batch.cu_seqlens.size() <= static_cast<size_t>(max_documents_) + 1);
   host_ = batch;
   cu_seqlens_ = batch.cu_seqlens;
 

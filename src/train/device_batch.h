@@ -1,7 +1,7 @@
 // DeviceBatch: the device memory of one micro-batch's integers, and its upload.
 //
-// Shapes are static: T slots, at most max_documents documents. What differs from batch to batch (lengths, chunk
-// table, supervised rows) is data in these tensors, so that a step can be captured once and replayed.
+// Shapes are static: T slots, at most max_documents documents. What differs from batch to batch (lengths,
+// chunk table, supervised rows) is data in these tensors, so that a step can be captured once and replayed.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class DeviceBatch {
 
   /// Places the tensors; twice, as Model::bind.
   void bind(Arena& arena);
-  /// Queues the upload of a row and returns its views, valid until the next upload. The batch must have T slots and
-  /// at most max_documents segments (assertion: the packer keeps both).
+  /// Queues the upload of a row and returns its views, valid until the next upload. The batch must have T
+  /// slots and at most max_documents segments (assertion: the packer keeps both).
   RowInputs upload(Stream&, const Batch&);
 
  private:

@@ -33,7 +33,9 @@ EngineOptions completed(EngineOptions options) {
 
 }  // namespace
 
-int64_t default_max_documents(int64_t tokens) { return std::min(tokens, std::max<int64_t>(16, tokens / 32)); }
+int64_t default_max_documents(int64_t tokens) {
+  return std::min(tokens, std::max<int64_t>(16, tokens / 32));
+}
 
 Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents) {
   Batch batch;
@@ -55,8 +57,12 @@ Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents) {
   return batch;
 }
 
-Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bool tied, const EngineOptions& options)
-    : device_(device), comm_(comm), options_(completed(options)), batch_(options_.tokens, options_.max_documents) {
+Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bool tied,
+               const EngineOptions& options)
+    : device_(device),
+      comm_(comm),
+      options_(completed(options)),
+      batch_(options_.tokens, options_.max_documents) {
   DELTATUNE_ASSERT(options_.tokens >= 1);
   model_ = std::make_unique<Model>(config, make_params(config, tied), options_.storage, options_.tokens,
                                    options_.max_documents);
@@ -109,8 +115,10 @@ void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
   const auto weights = shapes_only<CTensor>(table, options_.storage, false);
   const auto grads = shapes_only<Tensor>(table, options_.storage, true);
   // The two extremes of document lengths bound every scratch size in between.
-  for (const int64_t length : {options_.tokens, std::max<int64_t>(1, options_.tokens / options_.max_documents)}) {
-    const RowInputs row = batch_.upload(*stream, synthetic_batch(options_.tokens, length, options_.max_documents));
+  for (const int64_t length :
+       {options_.tokens, std::max<int64_t>(1, options_.tokens / options_.max_documents)}) {
+    const RowInputs row =
+        batch_.upload(*stream, synthetic_batch(options_.tokens, length, options_.max_documents));
     model_->embed(*stream, weights, row);
     for (int64_t l = 0; l < model_->config().layers(); ++l) model_->forward_block(*stream, weights, l, row);
     model_->loss(*stream, weights, grads, loss_sum_1_, options_.train, row);
@@ -118,7 +126,8 @@ void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
       model_->logits(*stream, weights, row.targets, row, [](int64_t, CTensor) {});
       continue;
     }
-    for (int64_t l = model_->config().layers(); l-- > 0;) model_->backward_block(*stream, weights, grads, l, row);
+    for (int64_t l = model_->config().layers(); l-- > 0;)
+      model_->backward_block(*stream, weights, grads, l, row);
     model_->backward_embedding(*stream, grads, row);
   }
   stream_->require_scratch(stream->scratch_wish());
@@ -172,9 +181,12 @@ void Engine::micro_step(const Batch& batch) {
 UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_count) {
   std::array<float, StepScalar::count> scalars{};
   scalars[StepScalar::learning_rate] = static_cast<float>(learning_rate);
-  scalars[StepScalar::bias_correction1] = static_cast<float>(1 - std::pow(double{options_.adamw.beta1}, static_cast<double>(n)));
-  scalars[StepScalar::bias_correction2] = static_cast<float>(1 - std::pow(double{options_.adamw.beta2}, static_cast<double>(n)));
-  scalars[StepScalar::inverse_count] = static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
+  scalars[StepScalar::bias_correction1] =
+      static_cast<float>(1 - std::pow(double{options_.adamw.beta1}, static_cast<double>(n)));
+  scalars[StepScalar::bias_correction2] =
+      static_cast<float>(1 - std::pow(double{options_.adamw.beta2}, static_cast<double>(n)));
+  scalars[StepScalar::inverse_count] =
+      static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, scalars.data());
   comm_.all_reduce(*stream_, loss_sum_1_);
   store_->step(*stream_, scalars_8_, options_.max_grad_norm);

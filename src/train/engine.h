@@ -1,8 +1,8 @@
 // Engine: model, parameters and memory on one device, ready to take micro-batches.
 //
-// It owns the order of things: measure every arena by running the step on the null table, allocate, bind, run. After
-// the constructor the device's allocation count never changes. `train`, `eval`, `generate`, `parity` and `plan` all
-// run this one.
+// It owns the order of things: measure every arena by running the step on the null table, allocate, bind,
+// run. After the constructor the device's allocation count never changes. `train`, `eval`, `generate`,
+// `parity` and `plan` all run this one.
 #pragma once
 
 #include <functional>
@@ -30,8 +30,8 @@ struct EngineOptions {
   float max_grad_norm = 0;
 };
 
-/// The most segments a row may hold where the user says nothing: one per 32 slots, at least 16. It bounds the chunk
-/// table and the delta-rule states; rows of shorter conversations than that are closed early.
+/// The most segments a row may hold where the user says nothing: one per 32 slots, at least 16. It bounds the
+/// chunk table and the delta-rule states; rows of shorter conversations than that are closed early.
 int64_t default_max_documents(int64_t tokens);
 
 /// What one optimizer step did.
@@ -87,8 +87,8 @@ class Engine {
   Tensor loss_sum_1_, scalars_8_;
 };
 
-/// A row that fills T slots with documents of `length` tokens, every token with a target where there can be one: what
-/// the plan and the measuring step run on. Token ids are 0.
+/// A row that fills T slots with documents of `length` tokens, every token with a target where there can be
+/// one: what the plan and the measuring step run on. Token ids are 0.
 Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents);
 
 }  // namespace deltatune

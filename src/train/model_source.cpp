@@ -35,7 +35,8 @@ ModelSource open_model(const std::string& name_or_path, const std::string& init)
   ModelSource source;
   source.folder = resolve_model_path(name_or_path);
   source.checkpoint = std::make_unique<HfCheckpoint>(source.folder);
-  source.config = ModelConfig::from_json(source.checkpoint->config(), (source.folder / "config.json").string());
+  source.config =
+      ModelConfig::from_json(source.checkpoint->config(), (source.folder / "config.json").string());
   source.random = init == "random";
   if (!source.random && !source.checkpoint->has_weights()) {
     throw Error(ErrorKind::model, "the model folder has a config.json but no weights", source.folder.string(),

@@ -1,4 +1,5 @@
-// Where a run's model comes from: a checkpoint folder opened and checked, or only its config.json (init: random).
+// Where a run's model comes from: a checkpoint folder opened and checked, or only its config.json (init:
+// random).
 #pragma once
 
 #include <memory>
@@ -15,7 +16,8 @@ namespace deltatune {
 
 struct ModelSource {
   fs::path folder;
-  std::unique_ptr<HfCheckpoint> checkpoint;  ///< always there; without weights in a folder that only has config.json
+  std::unique_ptr<HfCheckpoint>
+      checkpoint;  ///< always there; without weights in a folder that only has config.json
   ModelConfig config;
   bool random = false;  ///< start from the initialiser
   bool tied = false;
@@ -24,8 +26,9 @@ struct ModelSource {
   const HfCheckpoint* weights_source() const { return random ? nullptr : checkpoint.get(); }
 };
 
-/// Opens `name_or_path` (a folder, or an id of the local Hugging Face cache). init: "pretrained" or "random". Throws
-/// Error{model} for everything that cannot be trained: see io/checkpoint_reader.h, io/tensor_names.h, model/config.h.
+/// Opens `name_or_path` (a folder, or an id of the local Hugging Face cache). init: "pretrained" or "random".
+/// Throws Error{model} for everything that cannot be trained: see io/checkpoint_reader.h, io/tensor_names.h,
+/// model/config.h.
 ModelSource open_model(const std::string& name_or_path, const std::string& init);
 
 /// Fills the store: from the checkpoint, or by the initialiser with `seed`.
@@ -38,8 +41,8 @@ class StoreSource final : public ParamSource {
   const TensorInfo* find(std::string_view name) const override;
   void read(std::string_view name, std::byte* to) const override;
 
-  /// All trained tensors in checkpoint order, with the dtype a checkpoint of their own would have: `storage`, and F32
-  /// for keep_f32 parameters.
+  /// All trained tensors in checkpoint order, with the dtype a checkpoint of their own would have: `storage`,
+  /// and F32 for keep_f32 parameters.
   std::vector<TensorInfo> trained(DType storage) const;
 
  private:

@@ -39,7 +39,8 @@ void prepare_output_folder(const Config& config, bool resuming) {
   const bool may_restart = !config.resume_from_checkpoint.empty() && config.resume_from_checkpoint != "false";
   if (!traces.empty() && !config.overwrite_output_dir && !may_restart) {
     throw Error(ErrorKind::usage, "output_dir already holds a run", traces.front().string(),
-                "continue it with --resume_from_checkpoint true, replace it with --overwrite_output_dir, or give another "
+                "continue it with --resume_from_checkpoint true, replace it with --overwrite_output_dir, or "
+                "give another "
                 "output_dir");
   }
   fs::create_directories(folder, code);
@@ -71,7 +72,8 @@ int64_t parse_bytes(std::string_view text) {
     }
   }
   if (problem != std::errc() || factor == 0 || !(number * factor >= 1) || number * factor > 9e18) {
-    throw Error(ErrorKind::usage, format("\"{}\" is not a size", text), "max_shard_size", "write it as 5GB or 500MB");
+    throw Error(ErrorKind::usage, format("\"{}\" is not a size", text), "max_shard_size",
+                "write it as 5GB or 500MB");
   }
   return static_cast<int64_t>(number * factor);
 }

@@ -20,8 +20,8 @@ namespace {
 // Bounds for f32: the agreement of an independent float64 evaluation (logits 1e-6, loss 1e-7, gradients 4e-5,
 // updates 6e-4), with room for fp32 sums in another order.
 constexpr double f32_logits = 1e-5, f32_loss = 1e-6, f32_norm = 1e-5, f32_gradient = 1e-4, f32_update = 5e-3;
-// Bounds for bf16 are the reference's own bf16 error, which is one draw of rounding noise: a median or a group may
-// exceed it by a quarter, one tensor by a factor of two over the worst of its kind.
+// Bounds for bf16 are the reference's own bf16 error, which is one draw of rounding noise: a median or a
+// group may exceed it by a quarter, one tensor by a factor of two over the worst of its kind.
 constexpr double bf16_group = 1.25, bf16_tensor = 2.0, bf16_loss = 1e-3;
 
 struct Sequence {
@@ -51,16 +51,16 @@ Case read_case(const fs::path& folder) {
   for (const json::Value& item : c.root.at("sequences").as_array()) {
     Sequence s{integers(item.at("input_ids")), integers(item.at("labels")), c.tokens};
     if (s.ids.size() != s.labels.size() || s.ids.empty()) {
-      throw Error(ErrorKind::data, "a sequence has no tokens, or not one label per token", (folder / "case.json").string(),
-                  "make the case again");
+      throw Error(ErrorKind::data, "a sequence has no tokens, or not one label per token",
+                  (folder / "case.json").string(), "make the case again");
     }
     c.tokens += static_cast<int64_t>(s.ids.size());
     for (size_t t = 1; t < s.labels.size(); ++t) c.targets += s.labels[t] != -100;
     c.sequences.push_back(std::move(s));
   }
   if (c.targets != c.root.at("supervised_tokens").as_integer()) {
-    throw Error(ErrorKind::data, "supervised_tokens does not match the labels", (folder / "case.json").string(),
-                "make the case again");
+    throw Error(ErrorKind::data, "supervised_tokens does not match the labels",
+                (folder / "case.json").string(), "make the case again");
   }
   return c;
 }
@@ -103,7 +103,8 @@ std::vector<CaseRow> pack(const Case& c, const ParityOptions& options) {
   std::vector<const Sequence*> order;
   for (const Sequence& s : c.sequences) order.push_back(&s);
   if (options.reverse) std::reverse(order.begin(), order.end());
-  const auto rows = static_cast<size_t>(std::clamp<int64_t>(options.micro_batches, 1, static_cast<int64_t>(order.size())));
+  const auto rows =
+      static_cast<size_t>(std::clamp<int64_t>(options.micro_batches, 1, static_cast<int64_t>(order.size())));
   std::vector<std::vector<const Sequence*>> split(rows);
   for (size_t i = 0; i < order.size(); ++i) split[i * rows / order.size()].push_back(order[i]);
   int64_t tokens = 0;
@@ -135,7 +136,8 @@ class Expected {
   std::vector<double> values(const std::string& name) const {
     const StoredTensor* stored = file_.find(name);
     if (!stored) {
-      throw Error(ErrorKind::data, "expected.safetensors has no " + name, "golden case", "make the case again");
+      throw Error(ErrorKind::data, "expected.safetensors has no " + name, "golden case",
+                  "make the case again");
     }
     const std::span<const std::byte> bytes = file_.bytes(*stored);
     const bool f64 = name == "loss" || name == "loss_sum" || name == "grad_norm" || name == "losses_3_steps";
@@ -176,7 +178,8 @@ class Parity {
     o.adamw.beta1 = static_cast<float>(optimizer.at("betas").as_array().at(0).as_number());
     o.adamw.beta2 = static_cast<float>(optimizer.at("betas").as_array().at(1).as_number());
     o.adamw.eps = static_cast<float>(optimizer.at("eps").as_number());
-    o.max_grad_norm = optimizer.at("clip").is_null() ? 0 : static_cast<float>(optimizer.at("clip").as_number());
+    o.max_grad_norm =
+        optimizer.at("clip").is_null() ? 0 : static_cast<float>(optimizer.at("clip").as_number());
     rate_ = optimizer.at("lr").as_number();
     steps_ = optimizer.at("steps").as_integer();
     engine_ = std::make_unique<Engine>(device, *comm_, source_.config, source_.tied, o);
@@ -192,12 +195,15 @@ class Parity {
       engine_->begin_window();
       for (const CaseRow& row : rows_) engine_->micro_step(row.batch);
       if (step == 1) compare_gradients();
-      losses.push_back(engine_->update(rate_, step, case_.targets).loss_sum / static_cast<double>(case_.targets));
+      losses.push_back(engine_->update(rate_, step, case_.targets).loss_sum /
+                       static_cast<double>(case_.targets));
     }
     const std::vector<double> stored = expected_.values("losses_3_steps");
     for (size_t i = 0; i < losses.size() && i < stored.size(); ++i) {
-      // After an update the loss inherits the update's error, which bf16_loss covers and fp32 does not exceed 1e-5.
-      scalar(format("loss before step {}", i + 1), losses[i], stored[i], f32() ? (i == 0 ? f32_loss : 1e-5) : bf16_loss);
+      // After an update the loss inherits the update's error, which bf16_loss covers and fp32 does not exceed
+      // 1e-5.
+      scalar(format("loss before step {}", i + 1), losses[i], stored[i],
+             f32() ? (i == 0 ? f32_loss : 1e-5) : bf16_loss);
     }
     compare_updates();
     return std::move(report_);
@@ -276,7 +282,8 @@ class Parity {
       source_.checkpoint->read(name, bytes.data());
       convert(start.data(), DType::f32, bytes.data(), info->dtype, static_cast<int64_t>(start.size()));
       Difference d;
-      for (size_t i = 0; i < after.size(); ++i) d.add(double{ours[i]} - double{start[i]}, after[i] - double{start[i]});
+      for (size_t i = 0; i < after.size(); ++i)
+        d.add(double{ours[i]} - double{start[i]}, after[i] - double{start[i]});
       tensor("update " + name, d, f32() ? f32_update : -1);
       all.push_back(d.rel());
     });
@@ -286,7 +293,8 @@ class Parity {
 
   static double median(std::vector<double> values) {
     if (values.empty()) return 0;
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                     values.end());
     return values[values.size() / 2];
   }
   double bf16_norm() const {

@@ -1,8 +1,9 @@
 // parity: this program's numbers against stored ones of transformers (golden cases).
 //
-// A case folder has model/ (a checkpoint), case.json (sequences, optimizer, the reference's own bf16 error) and
-// expected.safetensors (logits, loss, gradients, parameters after three updates). All sequences are packed into as
-// many rows as asked for, whatever their order; the stored numbers come from runs of each sequence alone.
+// A case folder has model/ (a checkpoint), case.json (sequences, optimizer, the reference's own bf16 error)
+// and expected.safetensors (logits, loss, gradients, parameters after three updates). All sequences are
+// packed into as many rows as asked for, whatever their order; the stored numbers come from runs of each
+// sequence alone.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ struct ParityOptions {
   int64_t micro_batches = 1;  ///< rows they are spread over
 };
 
-/// One compared quantity. rel: ||ours - theirs|| / ||theirs|| (for scalars |ours / theirs - 1|); bound < 0: shown only.
+/// One compared quantity. rel: ||ours - theirs|| / ||theirs|| (for scalars |ours / theirs - 1|); bound < 0:
+/// shown only.
 struct ParityRow {
   std::string name;
   double rel = 0;

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
-#include "io/resume.h"
+#include "data/hold_out.h"
 #include "observe/console.h"
 #include "observe/machine.h"
 #include "observe/metrics.h"
@@ -43,7 +43,8 @@ json::Value plan_json(const MemoryPlan& plan) {
   return out;
 }
 
-// Sums since the last logged step. Part of the resumable state, so that the line after a resume has the same bits.
+// Sums since the last logged step. Part of the resumable state, so that the line after a resume has the same
+// bits.
 struct LogWindow {
   double loss_sum = 0;
   int64_t targets = 0;
@@ -111,7 +112,8 @@ class TrainingRun {
     source_ = open_model(config_.model_name_or_path, config_.init);
     tools_ = load_text_tools(config_, source_, false);
     if (config_.dataset.empty()) {
-      throw Error(ErrorKind::usage, "no dataset is named", "dataset", "give a list of files, folders or globs");
+      throw Error(ErrorKind::usage, "no dataset is named", "dataset",
+                  "give a list of files, folders or globs");
     }
     console_.phase("reading and tokenising the data", 0, 0);
     train_set_ = load_set(config_.dataset, config_, source_, tools_);
@@ -136,10 +138,11 @@ class TrainingRun {
     const auto budget = static_cast<uint64_t>(this_machine().memory_available_bytes);
     const KeepChoice choice = choose_keep(config_, source_, device_.target(), 1, budget);
     if (device_.target() == Target::cpu && choice.plan_bytes > budget) {
-      throw Error(ErrorKind::resource,
-                  format("the run needs {}, {} are available", format_bytes(choice.plan_bytes), format_bytes(budget)),
-                  "plan with recompute: " + choice.name,
-                  "lower max_tokens; `deltatune plan` shows where the bytes go");
+      throw Error(
+          ErrorKind::resource,
+          format("the run needs {}, {} are available", format_bytes(choice.plan_bytes), format_bytes(budget)),
+          "plan with recompute: " + choice.name,
+          "lower max_tokens; `deltatune plan` shows where the bytes go");
     }
     comm_ = make_solo_communicator();
     engine_ = std::make_unique<Engine>(device_, *comm_, source_.config, source_.tied,
@@ -151,7 +154,8 @@ class TrainingRun {
     log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
     Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
                       warmup_steps(config_.warmup_steps, config_.warmup_ratio, total_steps_), total_steps_};
-    trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule), config_.gradient_accumulation_steps);
+    trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
+                                         config_.gradient_accumulation_steps);
     info_.set("plan", plan_json(device_.plan()));
     info_.set("recompute", choice.name);
     info_.set("data_fingerprint", stream_->fingerprint());
@@ -185,7 +189,8 @@ class TrainingRun {
     saved_step_ = trainer_->steps_done();
     truncate_metrics(output_ / "metrics.jsonl", trainer_->steps_done());
     log::info("resumed from {} at step {}", resume_->string(), trainer_->steps_done());
-    if (trainer_->done()) log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
+    if (trainer_->done())
+      log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
   }
 
   void one_step() {
@@ -228,8 +233,10 @@ class TrainingRun {
     console_.step(line, logged);
     if (!logged) return;
     metrics_->step(line);
-    history_.push_back({report.epoch, report.step,
-                        {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
+    history_.push_back(
+        {report.epoch,
+         report.step,
+         {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
     window_ = {};
     refresh_report();
   }
@@ -258,8 +265,9 @@ class TrainingRun {
   }
 
   void run_evaluation() {
-    const EvalResult result = evaluate(*engine_, *eval_set_, stream_options(config_, tools_),
-                                       [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
+    const EvalResult result =
+        evaluate(*engine_, *eval_set_, stream_options(config_, tools_),
+                 [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("epoch", stream_->epoch_progress());
@@ -267,7 +275,8 @@ class TrainingRun {
     fields.set("eval_tokens", result.targets);
     fields.set("time_s", result.seconds);
     metrics_->event("eval", fields);
-    history_.push_back({stream_->epoch_progress(), trainer_->steps_done(),
+    history_.push_back({stream_->epoch_progress(),
+                        trainer_->steps_done(),
                         {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
     log::info("step {}: eval_loss {:.4f} over {} targets", trainer_->steps_done(), result.loss(),
               format_count(result.targets));
@@ -306,8 +315,8 @@ class TrainingRun {
     state.set("trainer", trainer_->state());
     state.set("log_window", window_.to_json());
     state.set("tokens_seen", tokens_seen_);
-    const fs::path folder =
-        save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(), state, trainer_state());
+    const fs::path folder = save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(),
+                                            state, trainer_state());
     saved_step_ = trainer_->steps_done();
     json::Value fields;
     fields.set("step", trainer_->steps_done());
@@ -330,7 +339,8 @@ class TrainingRun {
               format_duration(clock_.seconds()), output_.string(), (output_ / "report.html").string());
   }
 
-  // The page is for looking at a running job: at most every few seconds, and a failure to write it stops nothing.
+  // The page is for looking at a running job: at most every few seconds, and a failure to write it stops
+  // nothing.
   void refresh_report() {
     if (reported_ && report_clock_.seconds() < 5) return;
     reported_ = true;

@@ -1,4 +1,5 @@
-// A training run from start to end: model, data, memory, the loop with logging, evaluation, saving and resuming.
+// A training run from start to end: model, data, memory, the loop with logging, evaluation, saving and
+// resuming.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@ struct RunContext {
   std::string resolved_config;  ///< text of config.resolved.yaml
 };
 
-/// Runs `train` and returns the exit code: 0 done, 130 or 143 stopped by a signal with a checkpoint saved. Throws Error
-/// for everything else; run.json then says so too.
+/// Runs `train` and returns the exit code: 0 done, 130 or 143 stopped by a signal with a checkpoint saved.
+/// Throws Error for everything else; run.json then says so too.
 int run_training(Device& device, const Config& config, const RunContext& context);
 
 }  // namespace deltatune

@@ -34,7 +34,9 @@ bool has_template(const fs::path& folder) {
   return fs::exists(config) && json::parse_file(config.string()).find("chat_template") != nullptr;
 }
 
-OnBadRow on_bad_row(const Config& config) { return config.on_bad_row == "skip" ? OnBadRow::skip : OnBadRow::error; }
+OnBadRow on_bad_row(const Config& config) {
+  return config.on_bad_row == "skip" ? OnBadRow::skip : OnBadRow::error;
+}
 
 Overflow overflow(const Config& config) {
   if (config.overflow == "drop") return Overflow::drop;
@@ -74,8 +76,8 @@ std::vector<int32_t> TextTools::stop_ids(const ModelSource& source) const {
 
 TextTools load_text_tools(const Config& config, const ModelSource& source, bool required) {
   TextTools tools;
-  tools.folder =
-      config.tokenizer_name_or_path.empty() ? source.folder : resolve_model_path(config.tokenizer_name_or_path);
+  tools.folder = config.tokenizer_name_or_path.empty() ? source.folder
+                                                       : resolve_model_path(config.tokenizer_name_or_path);
   tools.render.train_on = config.train_on;
   tools.render.variables = template_variables(config);
   if (required || fs::exists(tools.folder / "tokenizer.json")) {
@@ -83,16 +85,16 @@ TextTools load_text_tools(const Config& config, const ModelSource& source, bool 
     check_vocabulary(*tools.tokenizer, source, tools.folder);
   }
   if (config.chat_template != "from_model") {
-    tools.chat_template =
-        std::make_unique<ChatTemplate>(ChatTemplate::compile(read_file(config.chat_template), config.chat_template));
+    tools.chat_template = std::make_unique<ChatTemplate>(
+        ChatTemplate::compile(read_file(config.chat_template), config.chat_template));
   } else if (required || has_template(tools.folder)) {
     tools.chat_template = std::make_unique<ChatTemplate>(ChatTemplate::load(tools.folder));
   }
   return tools;
 }
 
-TokenizedSet load_set(const std::vector<std::string>& entries, const Config& config, const ModelSource& source,
-                      const TextTools& tools) {
+TokenizedSet load_set(const std::vector<std::string>& entries, const Config& config,
+                      const ModelSource& source, const TextTools& tools) {
   DatasetOptions options;
   options.on_bad_row = on_bad_row(config);
   options.overflow = overflow(config);
@@ -104,7 +106,8 @@ TokenizedSet load_set(const std::vector<std::string>& entries, const Config& con
 }
 
 int64_t max_documents(const Config& config) {
-  const int64_t wish = config.max_documents > 0 ? config.max_documents : default_max_documents(config.max_tokens);
+  const int64_t wish =
+      config.max_documents > 0 ? config.max_documents : default_max_documents(config.max_tokens);
   return std::min(wish, config.max_tokens);
 }
 

@@ -27,13 +27,14 @@ struct TextTools {
   std::vector<int32_t> stop_ids(const ModelSource& source) const;
 };
 
-/// Loads what `tokenizer_name_or_path` (default: the model folder) and `chat_template` name. Throws Error{data} for files
-/// that are there and malformed, Error{model} when the tokenizer has ids that the embedding lacks. `required`: a
-/// missing tokenizer or template is an error too.
+/// Loads what `tokenizer_name_or_path` (default: the model folder) and `chat_template` name. Throws
+/// Error{data} for files that are there and malformed, Error{model} when the tokenizer has ids that the
+/// embedding lacks. `required`: a missing tokenizer or template is an error too.
 TextTools load_text_tools(const Config&, const ModelSource&, bool required);
 
 /// The set of `entries` (files, folders, globs) under the run's rules of length and bad rows.
-TokenizedSet load_set(const std::vector<std::string>& entries, const Config&, const ModelSource&, const TextTools&);
+TokenizedSet load_set(const std::vector<std::string>& entries, const Config&, const ModelSource&,
+                      const TextTools&);
 
 StreamOptions stream_options(const Config&, const TextTools&);
 

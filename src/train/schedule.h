@@ -1,5 +1,5 @@
-// Learning-rate schedules, equal to transformers' get_scheduler (optimization.py): the rate of optimizer step n (from
-// 0) is the peak times a factor of n.
+// Learning-rate schedules, equal to transformers' get_scheduler (optimization.py): the rate of optimizer step
+// n (from 0) is the peak times a factor of n.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct Schedule {
   int64_t warmup_steps = 0;
   int64_t total_steps = 0;
 
-  /// Rate of the update that follows `done` finished updates: the first update of a warmed-up run has rate 0, as
-  /// with LambdaLR.
+  /// Rate of the update that follows `done` finished updates: the first update of a warmed-up run has rate 0,
+  /// as with LambdaLR.
   double rate(int64_t done) const;
 };
 

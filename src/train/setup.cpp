@@ -15,8 +15,7 @@ struct Policy {
   const char* name;
   Keep keep;
 };
-constexpr Policy policies[] = {
-    {"none", Keep::all()}, {"cheap", Keep::outputs()}, {"block", Keep::nothing()}};
+constexpr Policy policies[] = {{"none", Keep::all()}, {"cheap", Keep::outputs()}, {"block", Keep::nothing()}};
 
 // "layers.3.input_norm" -> "input_norm": what kind of parameter it is.
 std::string kind_of(const std::string& name) {
@@ -26,7 +25,9 @@ std::string kind_of(const std::string& name) {
 
 }  // namespace
 
-DType storage_dtype(const Config& config) { return config.dtype == "f32" ? DType::f32 : DType::bf16; }
+DType storage_dtype(const Config& config) {
+  return config.dtype == "f32" ? DType::f32 : DType::bf16;
+}
 
 EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   EngineOptions out;
@@ -50,7 +51,8 @@ KeepChoice choose_keep(const Config& config, const ModelSource& source, Target t
     if (config.recompute != "auto" && config.recompute != policy.name) continue;
     const auto device = make_null_device(target);
     const auto comm = make_null_communicator(world_size);
-    const Engine engine(*device, *comm, source.config, source.tied, engine_options(config, policy.keep, true));
+    const Engine engine(*device, *comm, source.config, source.tied,
+                        engine_options(config, policy.keep, true));
     choice = {policy.keep, policy.name, device->plan().total()};
     if (choice.plan_bytes <= budget_bytes) break;
   }

@@ -34,14 +34,15 @@ class Trainer {
   /// Engine and stream must outlive it. total_steps: the length of the schedule and of the run.
   Trainer(Engine& engine, BatchStream& stream, Schedule schedule, int64_t accumulation);
 
-  /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments; so does one
-  /// without any target.
+  /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments;
+  /// so does one without any target.
   StepReport step();
   int64_t steps_done() const { return steps_done_; }
   bool done() const { return steps_done_ >= schedule_.total_steps; }
   const Schedule& schedule() const { return schedule_; }
 
-  /// The integers of a resumable run: steps, updates, data cursor. Weights and moments are ParamStore::state().
+  /// The integers of a resumable run: steps, updates, data cursor. Weights and moments are
+  /// ParamStore::state().
   json::Value state() const;
   /// Throws Error{model} for a state of another shape, Error{data} when the data has changed.
   void restore(const json::Value& state);

@@ -1,9 +1,10 @@
 // Signal handlers that only set a flag.
 #include "train/stop_signal.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <initializer_list>
-#include <unistd.h>
 
 namespace deltatune {
 namespace {
@@ -35,7 +36,9 @@ StopSignal::StopSignal() {
   install(on_signal);
 }
 
-StopSignal::~StopSignal() { install(SIG_DFL); }
+StopSignal::~StopSignal() {
+  install(SIG_DFL);
+}
 
 int StopSignal::exit_code() {
   if (requested == 0) return 0;

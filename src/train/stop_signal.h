@@ -1,5 +1,5 @@
-// Ctrl-C, SIGTERM and SIGUSR1: finish the step, save, leave with a code that says so. A second Ctrl-C ends the program
-// at once.
+// Ctrl-C, SIGTERM and SIGUSR1: finish the step, save, leave with a code that says so. A second Ctrl-C ends
+// the program at once.
 #pragma once
 
 namespace deltatune {

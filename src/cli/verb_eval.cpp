@@ -1,0 +1,52 @@
+// `deltatune eval cfg.yaml`: loss and perplexity of a checkpoint on eval_dataset (or, without one, on
+// dataset).
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "cli/device.h"
+#include "cli/verbs.h"
+#include "comm/communicator.h"
+#include "train/evaluate.h"
+#include "train/run_data.h"
+#include "train/setup.h"
+
+namespace deltatune::cli {
+
+int verb_eval(const Invocation& call) {
+  const Config& config = call.config();
+  const std::vector<std::string>& entries =
+      config.eval_dataset.empty() ? config.dataset : config.eval_dataset;
+  if (entries.empty()) {
+    throw Error(ErrorKind::usage, "no dataset is named", "eval_dataset", "give --eval_dataset FILE");
+  }
+  const auto device = open_device(config);
+  const ModelSource source = open_model(config.model_name_or_path, config.init);
+  const TextTools tools = load_text_tools(config, source, false);
+  const TokenizedSet set = load_set(entries, config, source, tools);
+  const auto comm = make_solo_communicator();
+  Engine engine(*device, *comm, source.config, source.tied, engine_options(config, Keep::nothing(), false));
+  fill_store(engine.store(), engine.stream(), source, static_cast<uint64_t>(config.seed));
+  const EvalResult result = evaluate(engine, set, stream_options(config, tools));
+  if (config.json) {
+    json::Value out;
+    out.set("eval_loss", result.loss());
+    out.set("perplexity", std::exp(result.loss()));
+    out.set("loss_sum", result.loss_sum);
+    out.set("target_tokens", result.targets);
+    out.set("tokens", result.tokens);
+    out.set("conversations", set.size());
+    out.set("time_s", result.seconds);
+    std::printf("%s\n", json::dump(out, 2).c_str());
+  } else {
+    const std::string text =
+        format("eval_loss {:.8f}  perplexity {:.4f}  {} conversations, {} supervised tokens, {}\n",
+               result.loss(), std::exp(result.loss()), format_count(set.size()), format_count(result.targets),
+               format_duration(result.seconds));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+  return 0;
+}
+
+}  // namespace deltatune::cli

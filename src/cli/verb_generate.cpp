@@ -1,0 +1,86 @@
+// `deltatune generate ckpt/ --prompt TEXT`: the answer goes to stdout as it is sampled.
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "cli/device.h"
+#include "cli/verbs.h"
+#include "comm/communicator.h"
+#include "train/generate.h"
+#include "train/run_data.h"
+#include "train/setup.h"
+
+namespace deltatune::cli {
+namespace {
+
+json::Value message(const char* role, const std::string& content) {
+  json::Value out;
+  out.set("role", role);
+  out.set("content", content);
+  return out;
+}
+
+std::vector<int32_t> prompt_tokens(const Config& config, const TextTools& tools) {
+  json::Array messages;
+  if (!config.system.empty()) messages.push_back(message("system", config.system));
+  messages.push_back(message("user", config.prompt));
+  RenderOptions options = tools.render;
+  options.add_generation_prompt = true;
+  const RenderedChat chat = tools.chat_template->render(std::move(messages), nullptr, options);
+  return tools.tokenizer->encode(chat.marked, config.parse_special_in_content).ids;
+}
+
+// Length of the longest prefix that does not end inside a UTF-8 sequence.
+size_t whole_characters(const std::string& bytes) {
+  for (size_t back = 1; back <= 3 && back <= bytes.size(); ++back) {
+    const auto byte = static_cast<unsigned char>(bytes[bytes.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;
+    const size_t length = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
+    return length > back ? bytes.size() - back : bytes.size();
+  }
+  return bytes.size();
+}
+
+}  // namespace
+
+int verb_generate(const Invocation& call) {
+  const Config& config = call.config();
+  if (config.prompt.empty()) {
+    throw Error(ErrorKind::usage, "there is no prompt", "--prompt", "give --prompt \"your question\"");
+  }
+  const auto device = open_device(config);
+  const ModelSource source = open_model(config.model_name_or_path, config.init);
+  const TextTools tools = load_text_tools(config, source, true);
+  const std::vector<int32_t> prompt = prompt_tokens(config, tools);
+  SamplingOptions sampling{config.max_new_tokens, config.temperature, config.top_k, config.top_p,
+                           static_cast<uint64_t>(config.seed)};
+  EngineOptions options = engine_options(config, Keep::nothing(), false);
+  options.tokens = static_cast<int64_t>(prompt.size()) + sampling.max_new_tokens;
+  options.max_documents = 2;
+  const auto comm = make_solo_communicator();
+  Engine engine(*device, *comm, source.config, source.tied, options);
+  fill_store(engine.store(), engine.stream(), source, sampling.seed);
+  std::string pending;
+  const std::vector<int32_t> answer =
+      generate(engine, prompt, tools.stop_ids(source), sampling, [&](int32_t id) {
+        if (config.json) return;
+        pending += tools.tokenizer->decode(std::span(&id, 1));
+        const size_t whole = whole_characters(pending);
+        std::fwrite(pending.data(), 1, whole, stdout);
+        std::fflush(stdout);
+        pending.erase(0, whole);
+      });
+  if (config.json) {
+    json::Value out;
+    out.set("text", tools.tokenizer->decode_utf8(answer));
+    out.set("prompt_tokens", static_cast<int64_t>(prompt.size()));
+    out.set("new_tokens", static_cast<int64_t>(answer.size()));
+    out.set("stopped", static_cast<int64_t>(answer.size()) < sampling.max_new_tokens);
+    std::printf("%s\n", json::dump(out, 2).c_str());
+  } else {
+    std::printf("\n");
+  }
+  return 0;
+}
+
+}  // namespace deltatune::cli

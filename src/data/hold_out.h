@@ -1,0 +1,17 @@
+// A part of a set held out for evaluation (val_size).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "data/dataset.h"
+
+namespace deltatune {
+
+/// The set without the held-out conversations, and those. size < 1: that fraction (at least one
+/// conversation); size >= 1: that many conversations. Which ones is a pure function of (number of
+/// conversations, seed). Counts of rows that were left out stay with the first. Throws Error{usage} when
+/// nothing would be left to train on.
+std::pair<TokenizedSet, TokenizedSet> hold_out(const TokenizedSet& set, double size, uint64_t seed);
+
+}  // namespace deltatune

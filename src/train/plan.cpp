@@ -1,0 +1,171 @@
+// One step on the null device, and its table.
+#include "train/plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/format.h"
+#include "observe/machine.h"
+#include "ops/null_device.h"
+#include "ops/op.h"
+#include "train/engine.h"
+#include "train/setup.h"
+
+namespace deltatune {
+namespace {
+
+// GPUs keep some memory for themselves: context, modules, library handles.
+constexpr uint64_t context_bytes = uint64_t{1} << 30;
+
+std::vector<PlannedOp> planned_ops(const Stream& stream, const std::optional<DeviceCard>& card) {
+  std::vector<PlannedOp> out;
+  for (size_t i = 0; i < static_cast<size_t>(Op::count); ++i) {
+    const OpTotals& t = stream.totals()[i];
+    if (t.calls == 0) continue;
+    PlannedOp op{name_of(static_cast<Op>(i)), t.calls, t.flops, t.bytes, 0};
+    if (card) op.seconds = std::max(t.flops / (card->gemm_tflops * 1e12), t.bytes / (card->copy_gb_s * 1e9));
+    out.push_back(std::move(op));
+  }
+  std::stable_sort(out.begin(), out.end(), [&](const PlannedOp& a, const PlannedOp& b) {
+    return card ? a.seconds > b.seconds : a.flops > b.flops;
+  });
+  return out;
+}
+
+void run_null_step(Engine& engine, const Config& config, int64_t document_length) {
+  const Batch batch = synthetic_batch(config.max_tokens, document_length, engine.options().max_documents);
+  engine.begin_window();
+  for (int64_t i = 0; i < config.gradient_accumulation_steps; ++i) engine.micro_step(batch);
+  engine.update(config.learning_rate, 1, batch.num_targets);
+}
+
+}  // namespace
+
+double PlanReport::seconds() const {
+  double sum = 0;
+  for (const PlannedOp& op : ops) sum += op.seconds;
+  return sum;
+}
+
+PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card) {
+  PlanReport report;
+  const bool gpu = card && !card->sm.empty();
+  const Target target = gpu ? Target::cuda : Target::cpu;
+  report.card = card;
+  report.world_size = static_cast<int>(config.nproc);
+  report.memory_available = card ? static_cast<uint64_t>(card->memory_bytes) - (gpu ? context_bytes : 0)
+                                 : static_cast<uint64_t>(this_machine().memory_available_bytes);
+  const KeepChoice choice = choose_keep(config, source, target, report.world_size, report.memory_available);
+  report.recompute = choice.name;
+  const auto device = make_null_device(target);
+  const auto comm = make_null_communicator(report.world_size);
+  Engine engine(*device, *comm, source.config, source.tied, engine_options(config, choice.keep, true));
+  report.document_length = std::min(config.max_length, config.max_tokens);
+  run_null_step(engine, config, report.document_length);
+
+  report.model = source.folder.filename().string();
+  report.parameters = engine.store().table().element_count();
+  report.layers = source.config.layers();
+  report.delta_layers =
+      std::count(source.config.full_attention.begin(), source.config.full_attention.end(), false);
+  report.max_tokens = config.max_tokens;
+  report.accumulation = config.gradient_accumulation_steps;
+  report.memory = device->plan();
+  report.ops = planned_ops(engine.stream(), card);
+  for (const PlannedOp& op : report.ops) report.flops_per_step += op.flops;
+  report.comm = comm->totals();
+  if (card && card->gpu_link_gb_s > 0) {
+    report.comm_seconds = (report.comm.gather_bytes + report.comm.reduce_bytes) / (card->gpu_link_gb_s * 1e9);
+  }
+  return report;
+}
+
+json::Value PlanReport::to_json() const {
+  json::Value out;
+  out.set("model", model);
+  out.set("parameters", parameters);
+  out.set("world_size", int64_t{world_size});
+  out.set("recompute", recompute);
+  out.set("max_tokens", max_tokens);
+  out.set("gradient_accumulation_steps", accumulation);
+  out.set("document_length", document_length);
+  json::Array regions;
+  for (const Region& region : memory.regions()) {
+    json::Value item;
+    item.set("name", region.name);
+    item.set("owner", region.owner);
+    item.set("lifetime", name_of(region.lifetime));
+    item.set("bytes", static_cast<int64_t>(region.bytes));
+    regions.push_back(std::move(item));
+  }
+  out.set("memory", std::move(regions));
+  out.set("memory_total_bytes", static_cast<int64_t>(memory.total()));
+  out.set("memory_available_bytes", static_cast<int64_t>(memory_available));
+  out.set("fits", fits());
+  json::Array list;
+  for (const PlannedOp& op : ops) {
+    json::Value item;
+    item.set("op", op.name);
+    item.set("calls", op.calls);
+    item.set("flops", op.flops);
+    item.set("bytes", op.bytes);
+    if (card) item.set("roofline_s", op.seconds);
+    list.push_back(std::move(item));
+  }
+  out.set("ops", std::move(list));
+  out.set("flops_per_step", flops_per_step);
+  out.set("gather_bytes", comm.gather_bytes);
+  out.set("reduce_bytes", comm.reduce_bytes);
+  if (card) {
+    out.set("device", card->name);
+    out.set("roofline_s", seconds());
+    out.set("communication_s", comm_seconds);
+    out.set("tokens_per_s_per_device", static_cast<double>(max_tokens * accumulation) / seconds());
+  }
+  return out;
+}
+
+std::string PlanReport::to_text() const {
+  const auto gib = [](double bytes) { return bytes / double(1 << 30); };
+  std::string out =
+      format("model   {}  {:.3f} B parameters, {} layers ({} delta, {} attention)    world {}\n", model,
+             static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers, world_size);
+  out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n\n",
+                accumulation, max_tokens, document_length, recompute);
+  out += format("{:<44} {:<7} {:>12}\n", "memory per device", "life", "GiB");
+  for (const Region& region : memory.regions()) {
+    out += format("  {:<42} {:<7} {:>12.4f}\n", region.name, name_of(region.lifetime),
+                  gib(static_cast<double>(region.bytes)));
+  }
+  out += format("  {:<42} {:<7} {:>12.4f}   {} bytes\n\n", "total", "",
+                gib(static_cast<double>(memory.total())), format_count(static_cast<int64_t>(memory.total())));
+  out += format("{:<26} {:>7} {:>12} {:>10} {:>11}\n", "ops per step and device", "calls", "GFLOP", "GB",
+                card ? "roofline ms" : "");
+  for (const PlannedOp& op : ops) {
+    out += format("  {:<24} {:>7} {:>12.2f} {:>10.3f} {:>11}\n", op.name, op.calls, op.flops * 1e-9,
+                  op.bytes * 1e-9, card ? format("{:.3f}", op.seconds * 1e3) : "");
+  }
+  if (world_size > 1) {
+    out += format("  gathers {:.2f} GB, reductions {:.2f} GB sent per device", comm.gather_bytes * 1e-9,
+                  comm.reduce_bytes * 1e-9);
+    if (card && comm_seconds > 0) {
+      out += format(": {:.1f} ms at {} GB/s, {} the compute", comm_seconds * 1e3, card->gpu_link_gb_s,
+                    comm_seconds <= seconds() ? "can hide behind" : "longer than");
+    }
+    out += "\n";
+  }
+  if (card) {
+    out += format(
+        "\nroofline {:.1f} ms a step on {}: {:.0f} tokens/s per device ({} TFLOP/s matrix, {} GB/s copy)\n",
+        seconds() * 1e3, card->title, static_cast<double>(max_tokens * accumulation) / seconds(),
+        card->gemm_tflops, card->copy_gb_s);
+  }
+  const double free = gib(static_cast<double>(memory_available)) - gib(static_cast<double>(memory.total()));
+  out += fits() ? format("verdict: fits, {:.2f} of {:.2f} GiB free\n", free,
+                         gib(static_cast<double>(memory_available)))
+                : format("verdict: does not fit, {:.2f} GiB more than the {:.2f} available\n", -free,
+                         gib(static_cast<double>(memory_available)));
+  return out;
+}
+
+}  // namespace deltatune

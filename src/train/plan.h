@@ -1,0 +1,52 @@
+// plan: the real step on the null table. Same code as `train`, nothing computed, everything counted.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "comm/communicator.h"
+#include "observe/device_card.h"
+#include "tensor/memory_plan.h"
+#include "train/config.h"
+#include "train/model_source.h"
+
+namespace deltatune {
+
+/// Totals of one op over the step of one rank. seconds: roofline time on the card, the larger of FLOPs at its
+/// attainable matrix rate and bytes at its copy rate (0 without a card).
+struct PlannedOp {
+  std::string name;
+  int64_t calls = 0;
+  double flops = 0;
+  double bytes = 0;
+  double seconds = 0;
+};
+
+struct PlanReport {
+  std::string model;
+  int64_t parameters = 0;
+  int64_t layers = 0, delta_layers = 0;
+  int world_size = 1;
+  std::string recompute;
+  int64_t max_tokens = 0, accumulation = 1, document_length = 0;
+  MemoryPlan memory;              ///< of one rank
+  uint64_t memory_available = 0;  ///< of the card, or of this machine
+  std::vector<PlannedOp> ops;     ///< of one optimizer step, by time or bytes, largest first
+  double flops_per_step = 0;      ///< one rank
+  CommTotals comm;                ///< bytes that one rank sends per step
+  std::optional<DeviceCard> card;
+  double comm_seconds = 0;  ///< at the card's link rate
+  bool fits() const { return memory.total() <= memory_available; }
+  /// Roofline time of the step's compute; 0 without a card.
+  double seconds() const;
+
+  json::Value to_json() const;
+  std::string to_text() const;
+};
+
+/// `card`: plan for that device (its kernels' scratch sizes, memory and rates); nullopt: this machine's CPU.
+PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card);
+
+}  // namespace deltatune
