@@ -62,7 +62,7 @@ int verb_generate(const Invocation& call) {
   fill_store(engine.store(), engine.stream(), source, sampling.seed);
   std::string pending;
   const std::vector<int32_t> answer =
-      generate_tokens(engine, prompt, tools.stop_ids(source), sampling, [&](int32_t id) {
+      generate(engine, prompt, tools.stop_ids(source), sampling, [&](int32_t id) {
         if (config.json) return;
         pending += tools.tokenizer->decode(std::span(&id, 1));
         const size_t whole = whole_characters(pending);
