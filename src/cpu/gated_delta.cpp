@@ -15,7 +15,7 @@
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/lanes.h"
-#include "ops/delta_net.h"
+#include "ops/delta_net_scratch.h"
 
 namespace deltatune::cpu {
 namespace {

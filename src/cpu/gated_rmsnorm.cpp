@@ -8,18 +8,13 @@
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/lanes.h"
-#include "ops/delta_net.h"
+#include "cpu/vector.h"
+#include "ops/delta_net_scratch.h"
 
 namespace deltatune::cpu {
 namespace {
 
 constexpr int64_t block = GdnTile::tokens_in_sum;
-
-template <class C>
-C sigmoid(C x) {
-  return C(1) / (C(1) + std::exp(-x));
-}
 
 template <class T>
 void forward(Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN, CTensor w_V, const GdnShape& shape,
@@ -34,11 +29,8 @@ void forward(Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN, CTens
     for (int64_t th = begin * heads; th < end * heads; ++th) {
       const T* const o_row = o + th * dv;
       const T* const z_row = proj + th / heads * shape.columns() + shape.z_column() + th % heads * dv;
-      C partial[lane_count] = {};
-      for (int64_t j = 0; j < dv; ++j) partial[j % lane_count] += widen(o_row[j]) * widen(o_row[j]);
-      C sum = 0;
-      for (const C p : partial) sum += p;
-      const C rstd = C(1) / std::sqrt(sum / static_cast<C>(dv) + static_cast<C>(eps));
+      const C mean = dot(o_row, o_row, dv) / static_cast<C>(dv);
+      const C rstd = C(1) / std::sqrt(mean + static_cast<C>(eps));
       if (rstd_out) rstd_out[th] = rstd;
       for (int64_t j = 0; y && j < dv; ++j) {
         const C z = widen(z_row[j]);
@@ -52,24 +44,21 @@ void forward(Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN, CTens
 template <class T, class C = compute_t<T>>
 void backward_row(T* do_row, T* dz_row, C* dw_V, const T* dy_row, const T* o_row, const T* z_row,
                   const C* w_V, C rstd, int64_t dv) {
-  C partial[lane_count] = {};
-  for (int64_t j = 0; j < dv; ++j) {
-    const C z = widen(z_row[j]), dy = widen(dy_row[j]), n = widen(o_row[j]) * rstd;
+  const auto silu = [&](int64_t j) {
+    const C z = widen(z_row[j]);
+    return z * sigmoid(z);
+  };
+  const auto n = [&](int64_t j) { return widen(o_row[j]) * rstd; };
+  for (int64_t j = 0; j < dv; ++j) dw_V[j] += widen(dy_row[j]) * n(j) * silu(j);
+  for (int64_t j = 0; dz_row && j < dv; ++j) {
+    const C z = widen(z_row[j]);
     const C sig = sigmoid(z);
-    const C silu = z * sig;
-    partial[j % lane_count] += n * (dy * w_V[j] * silu);
-    dw_V[j] += dy * n * silu;
-    if (dz_row) dz_row[j] = narrow<T>(dy * n * w_V[j] * (sig * (C(1) + z * (C(1) - sig))));
+    dz_row[j] = narrow<T>(widen(dy_row[j]) * n(j) * w_V[j] * (sig * (C(1) + z * (C(1) - sig))));
   }
   if (!do_row) return;
-  C mean = 0;
-  for (const C p : partial) mean += p;
-  mean /= static_cast<C>(dv);
-  for (int64_t j = 0; j < dv; ++j) {
-    const C z = widen(z_row[j]), n = widen(o_row[j]) * rstd;
-    const C dn = widen(dy_row[j]) * w_V[j] * (z * sigmoid(z));
-    do_row[j] = narrow<T>(rstd * (dn - n * mean));
-  }
+  const auto dn = [&](int64_t j) { return widen(dy_row[j]) * w_V[j] * silu(j); };
+  const C mean = sum_of<C>(dv, [&](int64_t j) { return n(j) * dn(j); }) / static_cast<C>(dv);
+  for (int64_t j = 0; j < dv; ++j) do_row[j] = narrow<T>(rstd * (dn(j) - n(j) * mean));
 }
 
 template <class T>

@@ -11,18 +11,14 @@
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/lanes.h"
+#include "cpu/vector.h"
 #include "ops/delta_net.h"
+#include "ops/delta_net_scratch.h"
 
 namespace deltatune::cpu {
 namespace {
 
 constexpr int64_t block = GdnTile::tokens_in_sum;
-
-template <class C>
-C sigmoid(C x) {
-  return C(1) / (C(1) + std::exp(-x));
-}
 
 /// PyTorch's softplus: the identity above its threshold of 20, and the derivative that goes with it.
 template <class C>
@@ -32,19 +28,6 @@ C softplus(C x) {
 template <class C>
 C softplus_derivative(C x) {
   return x > C(20) ? C(1) : sigmoid(x);
-}
-
-template <class C>
-C dot(const C* a, const C* b, int64_t n) {
-  C partial[lane_count] = {};
-  int64_t i = 0;
-  for (; i + lane_count <= n; i += lane_count) {
-    for (int64_t l = 0; l < lane_count; ++l) partial[l] += a[i + l] * b[i + l];
-  }
-  for (int64_t l = 0; i < n; ++i, ++l) partial[l] += a[i] * b[i];
-  C sum = 0;
-  for (const C p : partial) sum += p;
-  return sum;
 }
 
 /// c_C = convolution of one token, before SiLU.
@@ -192,18 +175,19 @@ struct Backward {
     convolve(dc, proj + t * shape.columns() + head.column, weights_WC, head.size, head.size, shape.conv_width,
              shape.columns(), positions[t]);
     const T* const dy = head.dy + t * head.dy_stride;
-    const T* const y = head.y ? head.y + t * head.dy_stride : nullptr;
-    C rstd = 1, along = 0;
-    if (y) {
-      rstd = head.rstd[t * head.rstd_stride];
-      C partial[lane_count] = {};
-      for (int64_t i = 0; i < head.size; ++i) partial[i % lane_count] += widen(y[i]) * widen(dy[i]);
-      for (const C p : partial) along += p;
+    const auto silu_derivative = [](C c) {
+      const C sig = sigmoid(c);
+      return sig * (C(1) + c * (C(1) - sig));
+    };
+    if (!head.y) {
+      for (int64_t i = 0; i < head.size; ++i) dc[i] = widen(dy[i]) * silu_derivative(dc[i]);
+      return;
     }
+    const T* const y = head.y + t * head.dy_stride;
+    const C rstd = head.rstd[t * head.rstd_stride];
+    const C along = dot(y, dy, head.size);
     for (int64_t i = 0; i < head.size; ++i) {
-      const C du = y ? rstd * (widen(dy[i]) - widen(y[i]) * along) : widen(dy[i]);
-      const C sig = sigmoid(dc[i]);
-      dc[i] = du * (sig * (C(1) + dc[i] * (C(1) - sig)));
+      dc[i] = rstd * (widen(dy[i]) - widen(y[i]) * along) * silu_derivative(dc[i]);
     }
   }
 
@@ -214,6 +198,7 @@ struct Backward {
     C* const ring_WC = weights_WC + W * n;  // dc of token t in row t % W
     C* const block_WC = ring_WC + W * n;    // dconv of this block of tokens
     C* const total_WC = block_WC + W * n;
+    C* const dx_C = total_WC + W * n;
     for (int64_t c = 0; c < n; ++c) {
       for (int64_t j = 0; j < W; ++j) weights_WC[j * n + c] = widen(conv[(head.column + c) * W + j]);
     }
@@ -224,9 +209,10 @@ struct Backward {
       const T* const x = proj + t * shape.columns() + head.column;
       for (int64_t back = 0; back < W && back <= positions[t]; ++back) {
         C* const sum = block_WC + (W - 1 - back) * n;
-        for (int64_t c = 0; c < n; ++c) sum[c] += dc[c] * widen((x - back * shape.columns())[c]);
+        const T* const tap = x - back * shape.columns();
+        for (int64_t c = 0; c < n; ++c) sum[c] += dc[c] * widen(tap[c]);
       }
-      if (dproj) store_input_gradient(head, weights_WC, ring_WC, t);
+      if (dproj) store_input_gradient(dx_C, head, weights_WC, ring_WC, t);
       if (t % block == 0) {
         for (int64_t i = 0; i < W * n; ++i) total_WC[i] += block_WC[i];
         std::fill(block_WC, block_WC + W * n, C(0));
@@ -239,18 +225,16 @@ struct Backward {
 
   /// dx_t from dc of t and of the up to W-1 tokens after it in the same document: those whose position is not
   /// smaller than their distance from t.
-  void store_input_gradient(const ChannelHead<T>& head, const C* weights_WC, const C* ring_WC,
+  void store_input_gradient(C* dx_C, const ChannelHead<T>& head, const C* weights_WC, const C* ring_WC,
                             int64_t t) const {
     const int64_t W = shape.conv_width, n = head.size;
-    T* const dx = dproj + t * shape.columns() + head.column;
-    int64_t taps = 1;
-    while (taps < W && t + taps < tokens && positions[t + taps] >= taps) ++taps;
-    for (int64_t c = 0; c < n; ++c) {
-      C sum = 0;
-      for (int64_t s = 0; s < taps; ++s)
-        sum += weights_WC[(W - 1 - s) * n + c] * ring_WC[(t + s) % W * n + c];
-      dx[c] = narrow<T>(sum);
+    std::fill(dx_C, dx_C + n, C(0));
+    for (int64_t s = 0; s < W && t + s < tokens && positions[t + s] >= s; ++s) {
+      const C* const dc = ring_WC + (t + s) % W * n;
+      const C* const w = weights_WC + (W - 1 - s) * n;
+      for (int64_t c = 0; c < n; ++c) dx_C[c] += w[c] * dc[c];
     }
+    store_row(dproj + t * shape.columns() + head.column, dx_C, n);
   }
 
   /// da, db, dA_log and ddt_bias of value head h.

@@ -7,36 +7,27 @@
 #include "ops/delta_net.h"
 
 #include "base/thread_pool.h"
+#include "ops/checks.h"
+#include "ops/delta_net_scratch.h"
 #include "ops/op.h"
-#include "ops/ops.h"
 
 namespace deltatune::ops {
 namespace {
 
-void check(const CTensor& x, DType dtype, const Shape& shape) {
-  DELTATUNE_ASSERT(!x.empty() && x.dtype == dtype && x.shape == shape);
-}
-/// For outputs: an empty view is an output that is not wanted.
-void check_output(const CTensor& x, DType dtype, const Shape& shape) {
-  DELTATUNE_ASSERT(x.empty() || (x.dtype == dtype && x.shape == shape));
-}
-
-void check(const GdnShape& shape) {
-  DELTATUNE_ASSERT(shape.key_heads > 0 && shape.value_heads > 0 && shape.key_dim > 0 && shape.value_dim > 0);
-  DELTATUNE_ASSERT(shape.value_heads % shape.key_heads == 0 && shape.conv_width > 0);
+void check_shape(const Check& check, const GdnShape& shape) {
+  check.that(shape.key_heads > 0 && shape.key_dim > 0 && shape.value_dim > 0 && shape.conv_width > 0, "shape",
+             "positive sizes");
+  check.that(shape.value_heads > 0 && shape.value_heads % shape.key_heads == 0, "shape",
+             "value_heads a multiple of key_heads");
 }
 
-void check(const Segments& segments, int64_t tokens) {
-  check(segments.positions_T, DType::i32, {tokens});
-  DELTATUNE_ASSERT(!segments.chunks.empty() && segments.chunks.dtype == DType::i32 &&
-                   segments.chunks.shape.rank == 2 && segments.chunks.dim(1) == 4);
-  DELTATUNE_ASSERT(segments.num_chunks <= segments.chunks.dim(0) && segments.documents() >= 1);
-}
-
-double bytes_of(std::initializer_list<CTensor> tensors) {
-  double sum = 0;
-  for (const CTensor& x : tensors) sum += static_cast<double>(x.bytes());
-  return sum;
+void check_segments(const Check& check, const Segments& segments, int64_t tokens) {
+  check.input("positions_T", segments.positions_T, DType::i32, {tokens});
+  check.rank("chunks", segments.chunks, 2);
+  check.input("chunks", segments.chunks, DType::i32, {segments.chunks.dim(0), 4});
+  check.that(segments.num_chunks <= segments.chunks.dim(0), "num_chunks", "at most the rows of chunks");
+  check.that(segments.documents() >= 1 && segments.host_cu_seqlens.back() == tokens, "host_cu_seqlens",
+             "documents that cover the row");
 }
 
 /// The chunks of a row: how many, and the sums of their lengths to the powers 1 to 3.
@@ -78,11 +69,12 @@ double state_bytes(const CTensor& states_CHKV, const ChunkSums& chunks) {
   return static_cast<double>(states_CHKV.bytes()) / static_cast<double>(states_CHKV.dim(0)) * chunks.count;
 }
 
-void check_states(const CTensor& states_CHKV, const Segments& segments, DType compute,
+void check_states(const Check& check, const CTensor& states_CHKV, const Segments& segments, DType compute,
                   const GdnShape& shape) {
-  DELTATUNE_ASSERT(states_CHKV.dtype == compute && states_CHKV.shape.rank == 4 &&
-                   states_CHKV.dim(0) >= segments.num_chunks && states_CHKV.dim(1) == shape.value_heads &&
-                   states_CHKV.dim(2) == shape.key_dim && states_CHKV.dim(3) == shape.value_dim);
+  check.rank("states_CHKV", states_CHKV, 4);
+  check.input("states_CHKV", states_CHKV, compute,
+              {states_CHKV.dim(0), shape.value_heads, shape.key_dim, shape.value_dim});
+  check.that(states_CHKV.dim(0) >= segments.num_chunks, "states_CHKV", "an entry for each chunk");
 }
 
 /// The cpu kernels share their scratch arithmetic with `plan`; other targets need none of it.
@@ -98,16 +90,20 @@ void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_T
                           GdnShape shape) {
   const int64_t T = proj_TN.dim(0);
   const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(segments, T);
-  check(proj_TN, storage, {T, shape.columns()});
-  check(conv_CW, storage, {shape.channels(), shape.conv_width});
-  check(A_log_H, compute, {shape.value_heads});
-  check(dt_bias_H, compute, {shape.value_heads});
-  for (const Tensor& x : {q_THK, k_THK}) check_output(x, storage, {T, shape.key_heads, shape.key_dim});
-  check_output(v_THV, storage, {T, shape.value_heads, shape.value_dim});
-  for (const Tensor& x : {g_TH, beta_TH}) check_output(x, compute, {T, shape.value_heads});
-  for (const Tensor& x : {q_rstd_TH, k_rstd_TH}) check_output(x, compute, {T, shape.key_heads});
+  const Check check{"gdn_prologue_forward"};
+  check_shape(check, shape);
+  check_segments(check, segments, T);
+  check.input("proj_TN", proj_TN, storage, {T, shape.columns()});
+  check.input("conv_CW", conv_CW, storage, {shape.channels(), shape.conv_width});
+  check.input("A_log_H", A_log_H, compute, {shape.value_heads});
+  check.input("dt_bias_H", dt_bias_H, compute, {shape.value_heads});
+  check.output("q_THK", q_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.output("k_THK", k_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.output("v_THV", v_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.output("g_TH", g_TH, compute, {T, shape.value_heads});
+  check.output("beta_TH", beta_TH, compute, {T, shape.value_heads});
+  check.output("q_rstd_TH", q_rstd_TH, compute, {T, shape.key_heads});
+  check.output("k_rstd_TH", k_rstd_TH, compute, {T, shape.key_heads});
   if (plans_cpu(stream)) stream.require_scratch(gdn_prologue_forward_scratch(shape, compute, thread_count()));
   const double bytes = prologue_columns_bytes(proj_TN, shape) +
                        bytes_of({q_THK, k_THK, v_THV, g_TH, beta_TH, q_rstd_TH, k_rstd_TH, conv_CW, A_log_H,
@@ -130,20 +126,26 @@ void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Ten
                            CTensor k_rstd_TH, const Segments& segments, GdnShape shape) {
   const int64_t T = proj_TN.dim(0);
   const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(segments, T);
-  check(proj_TN, storage, {T, shape.columns()});
-  check_output(dproj_TN, storage, {T, shape.columns()});
-  check(conv_CW, storage, {shape.channels(), shape.conv_width});
-  check_output(dconv_CW, compute, {shape.channels(), shape.conv_width});
-  for (const CTensor& x : {A_log_H, dt_bias_H}) check(x, compute, {shape.value_heads});
-  for (const Tensor& x : {dA_log_H, ddt_bias_H}) check_output(x, compute, {shape.value_heads});
-  for (const CTensor& x : {q_THK, k_THK, dq_THK, dk_THK}) {
-    check(x, storage, {T, shape.key_heads, shape.key_dim});
-  }
-  check(dv_THV, storage, {T, shape.value_heads, shape.value_dim});
-  for (const CTensor& x : {dg_TH, dbeta_TH}) check(x, compute, {T, shape.value_heads});
-  for (const CTensor& x : {q_rstd_TH, k_rstd_TH}) check(x, compute, {T, shape.key_heads});
+  const Check check{"gdn_prologue_backward"};
+  check_shape(check, shape);
+  check_segments(check, segments, T);
+  check.input("proj_TN", proj_TN, storage, {T, shape.columns()});
+  check.output("dproj_TN", dproj_TN, storage, {T, shape.columns()});
+  check.input("conv_CW", conv_CW, storage, {shape.channels(), shape.conv_width});
+  check.output("dconv_CW", dconv_CW, compute, {shape.channels(), shape.conv_width});
+  check.input("A_log_H", A_log_H, compute, {shape.value_heads});
+  check.input("dt_bias_H", dt_bias_H, compute, {shape.value_heads});
+  check.output("dA_log_H", dA_log_H, compute, {shape.value_heads});
+  check.output("ddt_bias_H", ddt_bias_H, compute, {shape.value_heads});
+  check.input("q_THK", q_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("k_THK", k_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("dq_THK", dq_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("dk_THK", dk_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("dv_THV", dv_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.input("dg_TH", dg_TH, compute, {T, shape.value_heads});
+  check.input("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
+  check.input("q_rstd_TH", q_rstd_TH, compute, {T, shape.key_heads});
+  check.input("k_rstd_TH", k_rstd_TH, compute, {T, shape.key_heads});
   if (plans_cpu(stream))
     stream.require_scratch(gdn_prologue_backward_scratch(shape, compute, thread_count()));
   // Gradients of parameters are read and written.
@@ -168,13 +170,16 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
                          GdnShape shape) {
   const int64_t T = q_THK.dim(0);
   const DType storage = q_THK.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(segments, T);
-  for (const CTensor& x : {q_THK, k_THK}) check(x, storage, {T, shape.key_heads, shape.key_dim});
-  check(v_THV, storage, {T, shape.value_heads, shape.value_dim});
-  check_output(o_THV, storage, v_THV.shape);
-  for (const CTensor& x : {g_TH, beta_TH}) check(x, compute, {T, shape.value_heads});
-  if (!states_CHKV.empty()) check_states(states_CHKV, segments, compute, shape);
+  const Check check{"gated_delta_forward"};
+  check_shape(check, shape);
+  check_segments(check, segments, T);
+  check.input("q_THK", q_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("k_THK", k_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("v_THV", v_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.output("o_THV", o_THV, storage, v_THV.shape);
+  check.input("g_TH", g_TH, compute, {T, shape.value_heads});
+  check.input("beta_TH", beta_TH, compute, {T, shape.value_heads});
+  if (!states_CHKV.empty()) check_states(check, states_CHKV, segments, compute, shape);
   if (plans_cpu(stream)) stream.require_scratch(gated_delta_forward_scratch(shape, compute, thread_count()));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
@@ -197,16 +202,21 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
                           GdnShape shape) {
   const int64_t T = q_THK.dim(0);
   const DType storage = q_THK.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(segments, T);
-  for (const CTensor& x : {q_THK, k_THK}) check(x, storage, {T, shape.key_heads, shape.key_dim});
-  for (const Tensor& x : {dq_THK, dk_THK}) check_output(x, storage, q_THK.shape);
-  for (const CTensor& x : {v_THV, do_THV}) check(x, storage, {T, shape.value_heads, shape.value_dim});
-  check_output(dv_THV, storage, v_THV.shape);
-  for (const CTensor& x : {g_TH, beta_TH}) check(x, compute, {T, shape.value_heads});
-  for (const Tensor& x : {dg_TH, dbeta_TH}) check_output(x, compute, {T, shape.value_heads});
-  DELTATUNE_ASSERT(!states_CHKV.empty());
-  check_states(states_CHKV, segments, compute, shape);
+  const Check check{"gated_delta_backward"};
+  check_shape(check, shape);
+  check_segments(check, segments, T);
+  check.input("q_THK", q_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.input("k_THK", k_THK, storage, {T, shape.key_heads, shape.key_dim});
+  check.output("dq_THK", dq_THK, storage, q_THK.shape);
+  check.output("dk_THK", dk_THK, storage, q_THK.shape);
+  check.input("v_THV", v_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.input("do_THV", do_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.output("dv_THV", dv_THV, storage, v_THV.shape);
+  check.input("g_TH", g_TH, compute, {T, shape.value_heads});
+  check.input("beta_TH", beta_TH, compute, {T, shape.value_heads});
+  check.output("dg_TH", dg_TH, compute, {T, shape.value_heads});
+  check.output("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
+  check_states(check, states_CHKV, segments, compute, shape);
   if (plans_cpu(stream)) stream.require_scratch(gated_delta_backward_scratch(shape, compute, thread_count()));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
@@ -229,12 +239,13 @@ void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor
                            CTensor w_V, GdnShape shape, float eps) {
   const int64_t T = proj_TN.dim(0);
   const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(proj_TN, storage, {T, shape.columns()});
-  check(o_THV, storage, {T, shape.value_heads, shape.value_dim});
-  check_output(y_THV, storage, o_THV.shape);
-  check_output(rstd_TH, compute, {T, shape.value_heads});
-  check(w_V, compute, {shape.value_dim});
+  const Check check{"gated_rmsnorm_forward"};
+  check_shape(check, shape);
+  check.input("proj_TN", proj_TN, storage, {T, shape.columns()});
+  check.input("o_THV", o_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.output("y_THV", y_THV, storage, o_THV.shape);
+  check.output("rstd_TH", rstd_TH, compute, {T, shape.value_heads});
+  check.input("w_V", w_V, compute, {shape.value_dim});
   // Per element 2 for the sum of squares, 2 for the scale, 3 for the gate.
   const OpScope scope(stream, Op::gated_rmsnorm_forward,
                       {bytes_of({y_THV, rstd_TH, o_THV, w_V}) + z_bytes(proj_TN, shape),
@@ -248,14 +259,16 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
                             CTensor o_THV, CTensor proj_TN, CTensor w_V, CTensor rstd_TH, GdnShape shape) {
   const int64_t T = proj_TN.dim(0);
   const DType storage = proj_TN.dtype, compute = compute_dtype(storage);
-  check(shape);
-  check(proj_TN, storage, {T, shape.columns()});
-  check_output(dproj_TN, storage, proj_TN.shape);
-  for (const CTensor& x : {dy_THV, o_THV}) check(x, storage, {T, shape.value_heads, shape.value_dim});
-  check_output(do_THV, storage, o_THV.shape);
-  check(rstd_TH, compute, {T, shape.value_heads});
-  check(w_V, compute, {shape.value_dim});
-  check_output(dw_V, compute, {shape.value_dim});
+  const Check check{"gated_rmsnorm_backward"};
+  check_shape(check, shape);
+  check.input("proj_TN", proj_TN, storage, {T, shape.columns()});
+  check.output("dproj_TN", dproj_TN, storage, proj_TN.shape);
+  check.input("dy_THV", dy_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.input("o_THV", o_THV, storage, {T, shape.value_heads, shape.value_dim});
+  check.output("do_THV", do_THV, storage, o_THV.shape);
+  check.input("rstd_TH", rstd_TH, compute, {T, shape.value_heads});
+  check.input("w_V", w_V, compute, {shape.value_dim});
+  check.output("dw_V", dw_V, compute, {shape.value_dim});
   if (plans_cpu(stream)) stream.require_scratch(gated_rmsnorm_backward_scratch(shape, compute, T));
   // Per element: the gate and its derivative 7, dn 2, mean 2, do 3, dz 4, dw 3.
   const OpScope scope(stream, Op::gated_rmsnorm_backward,

@@ -1,4 +1,4 @@
-// Gated DeltaNet: the formulas of its six ops and the scratch that their cpu kernels need.
+// Gated DeltaNet: its six ops and their formulas.
 //
 // Yang, Kautz, Hatamizadeh, "Gated Delta Networks: Improving Mamba2 with Delta Rule" (2024); details as in
 // transformers' modeling_qwen3_5. T tokens, Hk key heads of dk, Hv value heads of dv, r = Hv / Hk; value head
@@ -23,10 +23,6 @@
 //     dz = dy n w sigmoid(z) (1 + z (1 - sigmoid(z))).
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-
 #include "ops/kernels.h"
 
 namespace deltatune {
@@ -34,54 +30,41 @@ namespace deltatune {
 /// Added to the sum of squares of a q or k head: a constant of the model family, not rms_norm_eps.
 inline constexpr double gdn_l2norm_eps = 1e-6;
 
-/// How the cpu kernels cut their work. None of it shows in the results but through the order of sums.
-struct GdnTile {
-  static constexpr int64_t panel = 32;          ///< columns of the state that are walked together
-  static constexpr int64_t rows = 8;            ///< key_dim is padded to a multiple of this
-  static constexpr int64_t tokens_in_sum = 64;  ///< sums over tokens: first inside blocks, then over blocks
-};
+namespace ops {
 
-inline int64_t gdn_padded(int64_t n, int64_t unit) {
-  return (n + unit - 1) / unit * unit;
-}
-inline int64_t gdn_panels(const GdnShape& shape) {
-  return (shape.value_dim + GdnTile::panel - 1) / GdnTile::panel;
-}
+/// Any output may be empty. q, k: [T, Hk, dk], v: [T, Hv, dv], proj: [T, columns], conv: [channels, W]:
+/// storage. g, beta: [T, Hv], rstd: [T, Hk], A_log, dt_bias: [Hv]: compute dtype. q is not scaled by dk^-1/2.
+void gdn_prologue_forward(Stream&, Tensor q_THK, Tensor k_THK, Tensor v_THV, Tensor g_TH, Tensor beta_TH,
+                          Tensor q_rstd_TH, Tensor k_rstd_TH, CTensor proj_TN, CTensor conv_CW,
+                          CTensor A_log_H, CTensor dt_bias_H, const Segments&, GdnShape);
 
-/// Elements (compute dtype) of scratch of one worker of each cpu kernel, a multiple of 64.
-inline int64_t gdn_prologue_forward_worker(const GdnShape& shape) {
-  return gdn_padded(shape.channels(), 64);
-}
-inline int64_t gdn_prologue_backward_worker(const GdnShape& shape) {
-  return gdn_padded(4 * shape.conv_width * std::max(shape.key_dim, shape.value_dim), 64);
-}
-inline int64_t gated_delta_forward_worker(const GdnShape& shape) {
-  return gdn_padded(gdn_padded(shape.key_dim, GdnTile::rows) * (GdnTile::panel + 2), 64);
-}
-inline int64_t gated_delta_backward_worker(const GdnShape& shape) {
-  const int64_t key_rows = gdn_padded(shape.key_dim, GdnTile::rows);
-  const int64_t states = (gdn_chunk + 1 + shape.ratio() * gdn_panels(shape)) * key_rows * GdnTile::panel;
-  return states + gdn_chunk * (4 * key_rows + 3 * GdnTile::panel + 4);
-}
+/// Writes the q, k, v, b and a columns of dproj, not z. dconv, dA_log and ddt_bias (compute dtype)
+/// accumulate. Any output may be empty. q, k and their rstd: the outputs of forward.
+void gdn_prologue_backward(Stream&, Tensor dproj_TN, Tensor dconv_CW, Tensor dA_log_H, Tensor ddt_bias_H,
+                           CTensor dq_THK, CTensor dk_THK, CTensor dv_THV, CTensor dg_TH, CTensor dbeta_TH,
+                           CTensor proj_TN, CTensor conv_CW, CTensor A_log_H, CTensor dt_bias_H,
+                           CTensor q_THK, CTensor k_THK, CTensor q_rstd_TH, CTensor k_rstd_TH,
+                           const Segments&, GdnShape);
 
-/// Bytes of Stream::scratch that the cpu kernel of each row uses, for `threads` pool threads; `compute` is
-/// the compute dtype. Host-only arithmetic: `plan` gets the same bytes as a run.
-inline size_t gdn_prologue_forward_scratch(const GdnShape& shape, DType compute, int threads) {
-  const int64_t weights = gdn_padded(shape.conv_width * shape.channels(), 64);
-  return static_cast<size_t>(weights + threads * gdn_prologue_forward_worker(shape)) * size_of(compute);
-}
-inline size_t gdn_prologue_backward_scratch(const GdnShape& shape, DType compute, int threads) {
-  return static_cast<size_t>(threads * gdn_prologue_backward_worker(shape)) * size_of(compute);
-}
-inline size_t gated_delta_forward_scratch(const GdnShape& shape, DType compute, int threads) {
-  return static_cast<size_t>(threads * gated_delta_forward_worker(shape)) * size_of(compute);
-}
-inline size_t gated_delta_backward_scratch(const GdnShape& shape, DType compute, int threads) {
-  return static_cast<size_t>(threads * gated_delta_backward_worker(shape)) * size_of(compute);
-}
-inline size_t gated_rmsnorm_backward_scratch(const GdnShape& shape, DType compute, int64_t tokens) {
-  const int64_t blocks = (tokens + GdnTile::tokens_in_sum - 1) / GdnTile::tokens_in_sum;
-  return static_cast<size_t>(blocks * shape.value_dim) * size_of(compute);
-}
+/// o: [T, Hv, dv]. states: [C, Hv, dk, dv] in compute dtype, C at least the chunks of the row; only the
+/// entries of those are written. Either may be empty.
+void gated_delta_forward(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
+                         CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
+
+/// states: those of forward. Any output may be empty. dq, dk: [T, Hk, dk], storage; dg, dbeta: compute dtype.
+void gated_delta_backward(Stream&, Tensor dq_THK, Tensor dk_THK, Tensor dv_THV, Tensor dg_TH, Tensor dbeta_TH,
+                          CTensor do_THV, CTensor states_CHKV, CTensor q_THK, CTensor k_THK, CTensor v_THV,
+                          CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
+
+/// y, o: [T, Hv, dv]; rstd: [T, Hv] and w: [dv] in compute dtype. y or rstd may be empty.
+void gated_rmsnorm_forward(Stream&, Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN, CTensor w_V,
+                           GdnShape, float eps);
+
+/// Writes the z columns of dproj; dw accumulates. Any output may be empty. do may not be the memory of dy or
+/// o.
+void gated_rmsnorm_backward(Stream&, Tensor do_THV, Tensor dproj_TN, Tensor dw_V, CTensor dy_THV,
+                            CTensor o_THV, CTensor proj_TN, CTensor w_V, CTensor rstd_TH, GdnShape);
+
+}  // namespace ops
 
 }  // namespace deltatune

@@ -13,57 +13,23 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "cpu/cpu_ops.h"
+#include "cpu/device.h"
+#include "ops/null_device.h"
 #include "ops/op.h"
 #include "ops/ops.h"
+#include "ops/parity.h"
 #include "ops/segments.h"
 
 namespace deltatune::delta_net_case {
 
-/// An array in a dtype, filled with NaN at first and followed by a sentinel of 1 KiB.
-class Array {
- public:
-  Array() = default;
-  Array(DType dtype, Shape shape) : dtype_(dtype), shape_(shape) {
-    memory_.assign(bytes() + sentinel_bytes, std::byte{0xff});
-    std::fill(memory_.begin() + static_cast<std::ptrdiff_t>(bytes()), memory_.end(), std::byte{0xa5});
-  }
-  Array(DType dtype, Shape shape, const std::vector<double>& values) : Array(dtype, shape) {
-    DELTATUNE_ASSERT(static_cast<int64_t>(values.size()) == shape.count());
-    convert(memory_.data(), dtype, values.data(), DType::f64, shape.count());
-  }
+/// Array and its fill of NaN and sentinel are those of all op tests.
+using parity::Array;
 
-  Tensor view() { return {memory_.data(), dtype_, shape_}; }
-  int64_t count() const { return shape_.count(); }
-  size_t bytes() const { return static_cast<size_t>(count()) * size_of(dtype_); }
-  std::vector<double> values() const {
-    std::vector<double> out(static_cast<size_t>(count()));
-    convert(out.data(), DType::f64, memory_.data(), dtype_, count());
-    return out;
-  }
-  bool intact() const {
-    return std::all_of(memory_.begin() + static_cast<std::ptrdiff_t>(bytes()), memory_.end(),
-                       [](std::byte b) { return b == std::byte{0xa5}; });
-  }
-  bool untouched() const {
-    return std::all_of(memory_.begin(), memory_.begin() + static_cast<std::ptrdiff_t>(bytes()),
-                       [](std::byte b) { return b == std::byte{0xff}; });
-  }
-  bool same_bits(const Array& other) const { return memory_ == other.memory_; }
-  /// Bit equality of rows [begin, end) of the first dimension.
-  bool same_rows(const Array& other, int64_t begin, int64_t end) const {
-    const size_t row = bytes() / static_cast<size_t>(shape_[0]);
-    return std::memcmp(memory_.data() + static_cast<size_t>(begin) * row,
-                       other.memory_.data() + static_cast<size_t>(begin) * row,
-                       static_cast<size_t>(end - begin) * row) == 0;
-  }
-
- private:
-  static constexpr size_t sentinel_bytes = 1024;
-  DType dtype_ = DType::f32;
-  Shape shape_{0};
-  std::vector<std::byte> memory_;
-};
+/// Bit equality of rows [begin, end) of the first dimension.
+inline bool same_rows(const Array& a, const Array& b, int64_t begin, int64_t end) {
+  const CTensor x = a.view().slice(begin, end - begin), y = b.view().slice(begin, end - begin);
+  return x.bytes() == y.bytes() && std::memcmp(x.data, y.data, x.bytes()) == 0;
+}
 
 /// One packed row: documents of the given lengths, with room for more documents and chunks than it has.
 struct Row {
@@ -104,57 +70,23 @@ inline std::vector<int32_t> edge_lengths() {
   return {1, 64, 2, 65, 3, 128, 4, 63, 5, 1};
 }
 
-/// A device without memory: its streams run inline, all arrays are the test's own.
-class HostDevice : public Device {
- public:
-  const char* name() const override { return "host"; }
-  Target target() const override { return Target::cpu; }
-  std::unique_ptr<Stream> make_stream(std::string) override { return nullptr; }
-
- protected:
-  std::byte* allocate_raw(size_t) override { return nullptr; }
-  void free_raw(std::byte*, size_t) noexcept override {}
-};
-class HostStream : public Stream {
- public:
-  HostStream(Device& device, const Kernels& kernels) : Stream(device, kernels, "test") {}
-  void record(Event&) override {}
-  void wait(const Event&) override {}
-  void sync() override {}
-  void upload(Tensor, const void*) override {}
-  void download(void*, CTensor) override {}
-};
-
-/// The cpu table as far as these ops go.
-inline const Kernels& kernels() {
-  static const Kernels table = [] {
-    Kernels t = null_kernels();
-    t.gdn_prologue_forward = cpu::gdn_prologue_forward;
-    t.gdn_prologue_backward = cpu::gdn_prologue_backward;
-    t.gated_delta_forward = cpu::gated_delta_forward;
-    t.gated_delta_backward = cpu::gated_delta_backward;
-    t.gated_rmsnorm_forward = cpu::gated_rmsnorm_forward;
-    t.gated_rmsnorm_backward = cpu::gated_rmsnorm_backward;
-    return t;
-  }();
-  return table;
-}
-
-/// Runs `op` twice: on the null table, which tells the scratch it wants, then on the cpu table with exactly
+/// Runs `op` twice: on the null device, which tells the scratch it wants, then on the cpu device with exactly
 /// that much scratch, filled with NaN and followed by a sentinel. Returns what the stream counted.
 inline OpTotals run(Op which, const std::function<void(Stream&)>& op) {
-  HostDevice device;
-  HostStream plan(device, null_kernels());
-  op(plan);
-  HostStream stream(device, kernels());
-  Array scratch(DType::u8, {static_cast<int64_t>(plan.scratch_wish())});
-  stream.set_scratch({scratch.view().data, plan.scratch_wish()});
-  op(stream);
-  EXPECT_TRUE(scratch.intact()) << "scratch overrun of " << name_of(which);
-  EXPECT_EQ(stream.scratch_wish(), plan.scratch_wish());
-  EXPECT_EQ(stream.totals()[static_cast<size_t>(which)].flops,
-            plan.totals()[static_cast<size_t>(which)].flops);
-  return stream.totals()[static_cast<size_t>(which)];
+  const std::unique_ptr<Device> null_device = make_null_device(Target::cpu);
+  const std::unique_ptr<Stream> plan = null_device->make_stream("plan");
+  op(*plan);
+  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Stream> stream = device->make_stream("test");
+  Array scratch(DType::u8, {static_cast<int64_t>(plan->scratch_wish())});
+  stream->set_scratch({scratch.view().data, plan->scratch_wish()});
+  op(*stream);
+  EXPECT_TRUE(scratch.intact()) << "scratch overrun of " << deltatune::name_of(which);
+  EXPECT_EQ(stream->scratch_wish(), plan->scratch_wish());
+  const OpTotals& totals = stream->totals()[static_cast<size_t>(which)];
+  EXPECT_EQ(totals.flops, plan->totals()[static_cast<size_t>(which)].flops);
+  EXPECT_EQ(totals.bytes, plan->totals()[static_cast<size_t>(which)].bytes);
+  return totals;
 }
 
 inline std::vector<double> normals(Rng& rng, int64_t count, double scale = 1) {
@@ -174,15 +106,7 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-/// |x - y|^2 / |y|^2; 0 when both are 0, NaN when a value is missing.
-inline double nmse(const std::vector<double>& x, const std::vector<double>& reference) {
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    error += (x[i] - reference[i]) * (x[i] - reference[i]);
-    norm += reference[i] * reference[i];
-  }
-  return error == 0 ? 0 : error / norm;
-}
+using parity::nmse;
 
 inline double largest_difference(const std::vector<double>& x, const std::vector<double>& y) {
   double largest = x.size() == y.size() ? 0 : INFINITY;

@@ -261,8 +261,8 @@ TEST(GatedDelta, GradientOfSlowHeadsReachesAcrossChunks) {
 
 // f32: each of the about dk + 64 roundings of 6e-8 that meet in a value adds incoherently, so the squared
 // relative error is near (6e-8)^2 times a few hundred = 1e-12; 1e-10 is the contract. bf16: arithmetic is the
-// same fp32 on inputs that both sides see rounded, and the store rounds by at most 2^-9, on average a squared
-// relative error of 2.8e-6; dg and dbeta are fp32 and meet the f32 bound.
+// same fp32 on inputs that both sides see rounded, and the store rounds by at most 2^-9, on average 1.4e-6 in
+// this measure; dg and dbeta are fp32 and meet the f32 bound.
 TEST(GatedDelta, PrecisionInF32AndBf16) {
   for (const DType storage : {DType::f32, DType::bf16}) {
     for (const Case& c : cases) {
@@ -272,7 +272,7 @@ TEST(GatedDelta, PrecisionInF32AndBf16) {
       for (std::vector<double>* x : {&in.g, &in.beta}) *x = rounded(*x, DType::f32);
       Outputs low = forward_and_backward(in, storage);
       Outputs exact = forward_and_backward(in, DType::f64);
-      const double stored = storage == DType::bf16 ? 5e-6 : 1e-10;
+      const double stored = storage == DType::bf16 ? 3e-6 : 1e-10;
       EXPECT_LE(nmse(low.o.values(), exact.o.values()), stored);
       EXPECT_LE(nmse(low.dq.values(), exact.dq.values()), stored);
       EXPECT_LE(nmse(low.dk.values(), exact.dk.values()), stored);
@@ -311,7 +311,7 @@ TEST(GatedDelta, OtherDocumentsDoNotMatter) {
                                  std::pair{&before.dg, &after.dg}, std::pair{&before.dbeta, &after.dbeta}}) {
         // dg of a one-token document is 0 whatever is in it: its S' is 0.
         const bool same = d != changed || (x == &before.dg && lengths[d] == 1);
-        EXPECT_EQ(x->same_rows(*y, begin, end), same) << "document " << d << ", changed " << changed;
+        EXPECT_EQ(same_rows(*x, *y, begin, end), same) << "document " << d << ", changed " << changed;
       }
     }
   }
@@ -351,8 +351,8 @@ TEST(GatedDelta, RepeatsBitForBitOnAnyNumberOfThreads) {
     Outputs alone;
     parallel_for(1, 1, [&](int64_t, int64_t, int) { alone = forward_and_backward(in, storage); });
     for (size_t i = 0; i < first.all().size(); ++i) {
-      EXPECT_TRUE(first.all()[i]->same_bits(*second.all()[i])) << i;
-      EXPECT_TRUE(first.all()[i]->same_bits(*alone.all()[i])) << i;
+      EXPECT_TRUE(*first.all()[i] == *second.all()[i]) << i;
+      EXPECT_TRUE(*first.all()[i] == *alone.all()[i]) << i;
     }
     // Chunks that the row does not have are not written; states of the others start documents at 0.
     const std::vector<double> states = first.states.values();
@@ -364,7 +364,7 @@ TEST(GatedDelta, RepeatsBitForBitOnAnyNumberOfThreads) {
       EXPECT_TRUE(!starts_document || states[c * per_chunk] == 0) << c;
     }
     // Writing the states changes no output.
-    EXPECT_TRUE(forward(in, storage).same_bits(first.o));
+    EXPECT_TRUE(forward(in, storage) == first.o);
   }
 }
 
@@ -377,7 +377,7 @@ TEST(GatedDelta, UnwantedGradientsChangeNothingElse) {
     ops::gated_delta_backward(stream, {}, {}, dv.view(), {}, {}, x.dout.view(), all.states.view(), x.q.view(),
                               x.k.view(), x.v.view(), x.g.view(), x.beta.view(), in.row.segments(), in.shape);
   });
-  EXPECT_TRUE(dv.same_bits(all.dv));
+  EXPECT_TRUE(dv == all.dv);
 }
 
 // 10.49 MFLOP for a full chunk at head sizes of 128; a row of 65 tokens has a second chunk of one token.

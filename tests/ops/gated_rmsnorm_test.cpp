@@ -112,7 +112,7 @@ TEST(GatedRmsnorm, GradientIsTheDerivative) {
   }
 }
 
-// f32 1e-10 by contract; bf16: one rounding at the store of fp32 values costs 2.8e-6, and rstd and dw are
+// f32 1e-10 by contract; bf16: one rounding at the store of fp32 values costs 1.4e-6, and rstd and dw are
 // fp32.
 TEST(GatedRmsnorm, PrecisionInF32AndBf16) {
   for (const DType storage : {DType::f32, DType::bf16}) {
@@ -121,7 +121,7 @@ TEST(GatedRmsnorm, PrecisionInF32AndBf16) {
       for (std::vector<double>* x : {&in.o, &in.proj, &in.dy}) *x = rounded(*x, storage);
       in.w = rounded(in.w, DType::f32);
       const Outputs low = run_both(in, storage), exact = run_both(in, DType::f64);
-      const double stored = storage == DType::bf16 ? 5e-6 : 1e-10;
+      const double stored = storage == DType::bf16 ? 3e-6 : 1e-10;
       EXPECT_LE(nmse(low.y.values(), exact.y.values()), stored);
       EXPECT_LE(nmse(low.rstd.values(), exact.rstd.values()), 1e-10);
       EXPECT_LE(nmse(low.dout.values(), exact.dout.values()), stored);
@@ -153,8 +153,8 @@ TEST(GatedRmsnorm, RepeatsBitForBitOnAnyNumberOfThreads) {
     Outputs first = run_both(in, storage), second = run_both(in, storage), alone;
     parallel_for(1, 1, [&](int64_t, int64_t, int) { alone = run_both(in, storage); });
     for (size_t i = 0; i < first.all().size(); ++i) {
-      EXPECT_TRUE(first.all()[i]->same_bits(*second.all()[i])) << i;
-      EXPECT_TRUE(first.all()[i]->same_bits(*alone.all()[i])) << i;
+      EXPECT_TRUE(*first.all()[i] == *second.all()[i]) << i;
+      EXPECT_TRUE(*first.all()[i] == *alone.all()[i]) << i;
     }
   }
 }

@@ -251,12 +251,12 @@ TEST(GdnPrologue, ParameterGradientsAccumulate) {
     for (double& x : expected) x += 1;
     EXPECT_LE(largest_difference(from_one.all()[i]->values(), expected), 1e-12);
   }
-  EXPECT_TRUE(from_zero.dproj.same_bits(from_one.dproj));
+  EXPECT_TRUE(from_zero.dproj == from_one.dproj);
 }
 
 // f32: few roundings per value; q and k divide by a norm that can cancel, still far inside 1e-10. bf16: fp32
-// arithmetic on inputs that both sides see rounded, one rounding at the store: 2.8e-6 on average. In backward
-// q and k come back rounded to bf16, which dy - y (y . dy) passes on: some 1e-5 in all for dproj. dg, dbeta
+// arithmetic on inputs that both sides see rounded, one rounding at the store: 1.4e-6 on average. In backward
+// q and k come back rounded to bf16, which dy - y (y . dy) passes on: some 5e-6 in all for dproj. dg, dbeta
 // and dA_log never see a rounded intermediate.
 TEST(GdnPrologue, PrecisionInF32AndBf16) {
   for (const DType storage : {DType::f32, DType::bf16}) {
@@ -264,13 +264,13 @@ TEST(GdnPrologue, PrecisionInF32AndBf16) {
       Inputs in = make_inputs(s, edge_lengths());
       for (std::vector<double>* x : {&in.proj, &in.conv, &in.dq, &in.dk, &in.dv}) *x = rounded(*x, storage);
       for (std::vector<double>* x : {&in.A_log, &in.dt_bias, &in.dg, &in.dbeta}) *x = rounded(*x, DType::f32);
-      const double stored = storage == DType::bf16 ? 5e-6 : 1e-10;
+      const double stored = storage == DType::bf16 ? 3e-6 : 1e-10;
       Outputs low = forward(in, storage), exact = forward(in, DType::f64);
       for (size_t i = 0; i < low.all().size(); ++i) {
         EXPECT_LE(nmse(low.all()[i]->values(), exact.all()[i]->values()), i < 3 ? stored : 1e-10) << i;
       }
       Gradients low_d = backward(in, storage), exact_d = backward(in, DType::f64);
-      const double passed_on = storage == DType::bf16 ? 2e-5 : 1e-10;
+      const double passed_on = storage == DType::bf16 ? 1e-5 : 1e-10;
       EXPECT_LE(nmse(dproj_without_z(low_d, s), dproj_without_z(exact_d, s)), passed_on);
       EXPECT_LE(nmse(low_d.dconv.values(), exact_d.dconv.values()), passed_on);
       EXPECT_LE(nmse(low_d.dA_log.values(), exact_d.dA_log.values()), 1e-10);
@@ -297,14 +297,14 @@ TEST(GdnPrologue, OtherDocumentsDoNotMatter) {
     for (size_t d = 0; d < lengths.size(); ++d) {
       const int64_t begin = in.row.begin(d), end = in.row.end(d);
       for (size_t i = 0; i < 3; ++i) {
-        EXPECT_EQ(before.all()[i]->same_rows(*after.all()[i], begin, end), d != changed)
+        EXPECT_EQ(same_rows(*before.all()[i], *after.all()[i], begin, end), d != changed)
             << d << " " << changed;
       }
       if (d == changed) continue;
       for (size_t i = 3; i < 7; ++i) {
-        EXPECT_TRUE(before.all()[i]->same_rows(*after.all()[i], begin, end)) << d << " " << changed;
+        EXPECT_TRUE(same_rows(*before.all()[i], *after.all()[i], begin, end)) << d << " " << changed;
       }
-      EXPECT_TRUE(d_before.dproj.same_rows(d_after.dproj, begin, end)) << d << " " << changed;
+      EXPECT_TRUE(same_rows(d_before.dproj, d_after.dproj, begin, end)) << d << " " << changed;
     }
   }
 }
@@ -343,12 +343,12 @@ TEST(GdnPrologue, RepeatsBitForBitOnAnyNumberOfThreads) {
       d_alone = backward(in, storage);
     });
     for (size_t i = 0; i < out.all().size(); ++i) {
-      EXPECT_TRUE(out.all()[i]->same_bits(*out_again.all()[i])) << i;
-      EXPECT_TRUE(out.all()[i]->same_bits(*out_alone.all()[i])) << i;
+      EXPECT_TRUE(*out.all()[i] == *out_again.all()[i]) << i;
+      EXPECT_TRUE(*out.all()[i] == *out_alone.all()[i]) << i;
     }
     for (size_t i = 0; i < d.all().size(); ++i) {
-      EXPECT_TRUE(d.all()[i]->same_bits(*d_again.all()[i])) << i;
-      EXPECT_TRUE(d.all()[i]->same_bits(*d_alone.all()[i])) << i;
+      EXPECT_TRUE(*d.all()[i] == *d_again.all()[i]) << i;
+      EXPECT_TRUE(*d.all()[i] == *d_alone.all()[i]) << i;
     }
   }
 }
@@ -365,7 +365,7 @@ TEST(GdnPrologue, UnwantedOutputsChangeNothingElse) {
                                 p.proj.view(), p.conv.view(), p.A_log.view(), p.dt_bias.view(),
                                 in.row.segments(), in.shape);
     });
-    EXPECT_TRUE(out.all()[wanted]->same_bits(*all.all()[wanted])) << wanted;
+    EXPECT_TRUE(*out.all()[wanted] == *all.all()[wanted]) << wanted;
   }
 }
 
