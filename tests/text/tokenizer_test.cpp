@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -92,6 +93,18 @@ TEST(Tokenizer, AddedTokensAreLeftmostLongestAndOptional) {
   EXPECT_NE(other.encode("<\u00e9>", true), (Ids{272}));
   EXPECT_EQ(other.encode("<a\u0301>", true), (Ids{273}));
   EXPECT_EQ(other.encode("<\u00e1>", true), (Ids{273}));
+}
+
+TEST(Tokenizer, ThreadsShareOne) {
+  const Tokenizer tokenizer = make();
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += format("hello world {} e\u0301 \U0001123F<|end|>", i);
+  const Ids wanted = tokenizer.encode(text, true);
+  std::vector<Ids> found(4);
+  std::vector<std::thread> threads;
+  for (Ids& ids : found) threads.emplace_back([&] { ids = tokenizer.encode(text, true); });
+  for (std::thread& thread : threads) thread.join();
+  for (const Ids& ids : found) EXPECT_EQ(ids, wanted);
 }
 
 TEST(Tokenizer, RejectsInvalidUtf8) {
