@@ -63,6 +63,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(StreamMode mode) : mode_(mode) {}
   const char* name() const override { return "cpu"; }
   Target target() const override { return Target::cpu; }
+  size_t available_bytes() const override { return available_memory(); }
   std::unique_ptr<Stream> make_stream(std::string name) override {
     if (mode_ == StreamMode::threaded)
       return std::make_unique<cpu::ThreadedStream>(*this, cpu_kernels(), std::move(name));

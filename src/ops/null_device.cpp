@@ -23,6 +23,7 @@ class NullDevice : public Device {
   explicit NullDevice(Target target) : target_(target) {}
   const char* name() const override { return "null"; }
   Target target() const override { return target_; }
+  size_t available_bytes() const override { return SIZE_MAX; }
   bool is_null() const override { return true; }
   std::unique_ptr<Stream> make_stream(std::string name) override {
     return std::make_unique<NullStream>(*this, null_kernels(), std::move(name));

@@ -135,6 +135,9 @@ class Device {
   virtual bool is_null() const { return false; }
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
 
+  /// Bytes that could be allocated now; SIZE_MAX on the null device.
+  virtual size_t available_bytes() const = 0;
+
   /// Throws Error{resource} with the plan's largest regions when the memory is not there.
   Buffer allocate(size_t bytes, std::string name, std::string owner, Lifetime lifetime);
   const MemoryPlan& plan() const { return plan_; }

@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "data/hold_out.h"
 #include "observe/console.h"
-#include "observe/machine.h"
 #include "observe/metrics.h"
 #include "observe/report.h"
 #include "observe/run_info.h"
@@ -135,9 +134,9 @@ class TrainingRun {
   }
 
   void place() {
-    const auto budget = static_cast<uint64_t>(this_machine().memory_available_bytes);
+    const auto budget = device_.available_bytes();
     const KeepChoice choice = choose_keep(config_, source_, device_.target(), 1, budget);
-    if (device_.target() == Target::cpu && choice.plan_bytes > budget) {
+    if (choice.plan_bytes > budget) {
       throw Error(
           ErrorKind::resource,
           format("the run needs {}, {} are available", format_bytes(choice.plan_bytes), format_bytes(budget)),

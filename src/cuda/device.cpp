@@ -1,0 +1,86 @@
+// Memory by plain cudaMalloc, streams, events, copies.
+#include "cuda/device.h"
+
+#include "cuda/check.h"
+#include "ops/kernels.h"
+
+namespace deltatune::cuda {
+
+const Kernels& cuda_kernels();
+
+CudaStream::CudaStream(CudaDevice& device, std::string name)
+    : Stream(device, cuda_kernels(), std::move(name)) {
+  DELTATUNE_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
+
+CudaStream::~CudaStream() {
+  cudaStreamDestroy(stream_);
+}
+
+void CudaStream::record(Event& event) {
+  if (!event.native) {
+    cudaEvent_t made = nullptr;
+    DELTATUNE_CUDA(cudaEventCreateWithFlags(&made, cudaEventDisableTiming));
+    event.native =
+        std::shared_ptr<void>(made, [](void* e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); });
+  }
+  DELTATUNE_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event.native.get()), stream_));
+}
+
+void CudaStream::wait(const Event& event) {
+  if (event.native)
+    DELTATUNE_CUDA(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event.native.get()), 0));
+}
+
+void CudaStream::sync() {
+  DELTATUNE_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void CudaStream::upload(Tensor to, const void* host) {
+  DELTATUNE_CUDA(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_));
+}
+
+void CudaStream::download(void* host, CTensor from) {
+  DELTATUNE_CUDA(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_));
+}
+
+CudaDevice::CudaDevice(int index) : name_("cuda:" + std::to_string(index)) {
+  DELTATUNE_CUDA(cudaSetDevice(index));
+  DELTATUNE_CUDA(cudaGetDeviceProperties(&properties_, index));
+  if (properties_.major < 8) {
+    throw Error(ErrorKind::resource,
+                std::string(properties_.name) + " has compute capability " +
+                    std::to_string(properties_.major) + "." + std::to_string(properties_.minor) +
+                    ", 8.0 or later is needed",
+                name_, "use a newer GPU, or device: cpu");
+  }
+}
+
+CudaDevice::~CudaDevice() = default;
+
+std::unique_ptr<Stream> CudaDevice::make_stream(std::string name) {
+  return std::make_unique<CudaStream>(*this, std::move(name));
+}
+
+size_t CudaDevice::available_bytes() const {
+  size_t free = 0;
+  size_t total = 0;
+  DELTATUNE_CUDA(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+std::byte* CudaDevice::allocate_raw(size_t bytes) {
+  void* data = nullptr;
+  // Zero bytes still get an address: null would mean "no memory".
+  if (cudaMalloc(&data, bytes == 0 ? 256 : bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void CudaDevice::free_raw(std::byte* data, size_t) noexcept {
+  cudaFree(data);
+}
+
+}  // namespace deltatune::cuda

@@ -1,0 +1,56 @@
+// The CUDA device and its streams.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "tensor/device.h"
+
+namespace deltatune::cuda {
+
+/// What kernels need of the device besides memory: the stream, library handles, properties.
+class CudaDevice;
+
+/// A cudaStream_t with the cuda table. native() is the stream.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(CudaDevice& device, std::string name);
+  ~CudaStream() override;
+  void* native() const override { return stream_; }
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void sync() override;
+  void upload(Tensor to, const void* host) override;
+  void download(void* host, CTensor from) override;
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  /// Opens device `index`; Error{resource} when it is older than sm_80 or cannot be used.
+  explicit CudaDevice(int index);
+  ~CudaDevice() override;
+  const char* name() const override { return name_.c_str(); }
+  Target target() const override { return Target::cuda; }
+  std::unique_ptr<Stream> make_stream(std::string name) override;
+  size_t available_bytes() const override;
+  const cudaDeviceProp& properties() const { return properties_; }
+
+ protected:
+  std::byte* allocate_raw(size_t bytes) override;
+  void free_raw(std::byte* data, size_t bytes) noexcept override;
+
+ private:
+  std::string name_;
+  cudaDeviceProp properties_{};
+};
+
+/// The stream of an op as CUDA's type.
+inline cudaStream_t native(const Stream& stream) {
+  return static_cast<cudaStream_t>(stream.native());
+}
+
+}  // namespace deltatune::cuda

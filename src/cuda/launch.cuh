@@ -1,0 +1,71 @@
+// Launching kernels: grid sizing and error checks in one place, and conversions between storage and fp32.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/check.h"
+#include "cuda/device.h"
+#include "tensor/tensor.h"
+
+namespace deltatune::cuda {
+
+/// Blocks that cover n items with `per_block` each; at least 1.
+inline unsigned blocks_for(int64_t n, int64_t per_block) {
+  const int64_t blocks = (n + per_block - 1) / per_block;
+  return static_cast<unsigned>(blocks < 1 ? 1 : blocks);
+}
+
+/// kernel<<<grid, block, shared, stream>>>(arguments...), with the launch error checked and named.
+template <class... P, class... A>
+void launch(const Stream& stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block,
+            size_t shared, A... arguments) {
+  kernel<<<grid, block, shared, native(stream)>>>(static_cast<P>(arguments)...);
+  check(cudaGetLastError(), name);
+}
+
+/// The device-side twin of a storage dtype.
+using device_bf16 = __nv_bfloat16;
+
+__device__ inline float load(float x) {
+  return x;
+}
+__device__ inline float load(device_bf16 x) {
+  return __bfloat162float(x);
+}
+template <class T>
+__device__ T store(float x);
+template <>
+__device__ inline float store<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline device_bf16 store<device_bf16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+/// Calls f with a value of the device type behind a storage dtype.
+template <class F>
+void by_storage(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::f32:
+      return f(float{});
+    case DType::bf16:
+      return f(device_bf16{});
+    default:
+      throw Error(ErrorKind::internal, std::string("no CUDA kernel for dtype ") + name_of(dtype));
+  }
+}
+
+template <class T>
+T* pointer(Tensor x) {
+  return reinterpret_cast<T*>(x.data);
+}
+template <class T>
+const T* pointer(CTensor x) {
+  return reinterpret_cast<const T*>(x.data);
+}
+
+}  // namespace deltatune::cuda

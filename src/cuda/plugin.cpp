@@ -1,0 +1,46 @@
+// The plug-in's only exported function.
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include "cuda/check.h"
+#include "cuda/device.h"
+#include "ops/cuda_plugin.h"
+
+namespace deltatune::cuda {
+namespace {
+
+int device_count(std::string& why) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    why = std::string(cudaGetErrorName(status)) + ", " + cudaGetErrorString(status);
+    return 0;
+  }
+  if (count == 0) why = "the driver shows no GPU";
+  return count;
+}
+
+std::unique_ptr<Device> make_device(int index) {
+  return std::make_unique<CudaDevice>(index);
+}
+
+std::string versions() {
+  int driver = 0;
+  int runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  Dl_info info{};
+  dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info);
+  return "CUDA driver " + std::to_string(driver) + ", runtime " + std::to_string(runtime) + "\ncuBLASLt " +
+         std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?");
+}
+
+}  // namespace
+}  // namespace deltatune::cuda
+
+extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* deltatune_cuda_plugin(
+    int abi) {
+  static const deltatune::CudaPlugin plugin{deltatune::cuda::device_count, deltatune::cuda::make_device,
+                                            deltatune::cuda::versions};
+  return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
+}

@@ -1,0 +1,35 @@
+// The seam to the CUDA plug-in (libdeltatune_cuda.so): one C function that returns a table of functions.
+//
+// The plug-in links none of our libraries; it resolves against the program that opens it, so globals (log
+// sink, counters) exist once and exceptions are caught by type. No CUDA header is needed on this side.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tensor/device.h"
+
+namespace deltatune {
+
+struct CudaPlugin {
+  /// Number of visible devices; 0 with a reason in `why`.
+  int (*device_count)(std::string& why);
+  /// Opens device `index`. Throws Error{resource}.
+  std::unique_ptr<Device> (*make_device)(int index);
+  /// One line per library really loaded: name, version, path.
+  std::string (*versions)();
+};
+
+inline constexpr int cuda_plugin_abi = 1;
+/// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
+/// ABI.
+inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";
+
+/// Opens the plug-in beside the running program (or in its ../lib) once. nullptr when it is not there or
+/// cannot be loaded; `why` then says which.
+const CudaPlugin* cuda_plugin(std::string& why);
+
+/// A CUDA device, or Error{resource} that says what is missing.
+std::unique_ptr<Device> make_cuda_device(int index);
+
+}  // namespace deltatune
