@@ -52,7 +52,7 @@ SaveOptions save_options(const CheckpointOptions& options, const ModelSource& so
 
 void write_model(const fs::path& folder, const CheckpointOptions& options, Engine& engine,
                  const ModelSource& source) {
-  const StoreSource values(engine.store(), engine.stream());
+  const StoreSource values(engine.store(), engine.stream(), source);
   const std::vector<TensorInfo> trained = values.trained(options.storage);
   write_hf(folder, source.weights_source(), trained, values, save_options(options, source));
 }

@@ -60,11 +60,18 @@ void fill_store(ParamStore& store, Stream& stream, const ModelSource& source, ui
   }
 }
 
-StoreSource::StoreSource(const ParamStore& store, Stream& stream) : store_(store), stream_(stream) {
+StoreSource::StoreSource(const ParamStore& store, Stream& stream, const ModelSource& source)
+    : store_(store), stream_(stream) {
   for (const Param& param : store.table().params) {
     for (const ParamSlice& slice : param.slices) {
       entries_.push_back({{slice.hf_name, DType::f32, slice.hf_shape}, &param, &slice});
     }
+  }
+  const std::string head = "lm_head.weight";
+  if (source.tied && !source.random && source.checkpoint->find(head)) {
+    const Param& embedding = store.table().params.front();
+    const ParamSlice& slice = embedding.slices.front();
+    entries_.push_back({{head, DType::f32, slice.hf_shape}, &embedding, &slice});
   }
   std::sort(entries_.begin(), entries_.end(),
             [](const Entry& a, const Entry& b) { return a.info.name < b.info.name; });
@@ -89,10 +96,8 @@ void StoreSource::read(std::string_view name, std::byte* to) const {
 
 std::vector<TensorInfo> StoreSource::trained(DType storage) const {
   std::vector<TensorInfo> out;
-  for (const Param& param : store_.table().params) {
-    for (const ParamSlice& slice : param.slices) {
-      out.push_back({slice.hf_name, param.keep_f32 ? DType::f32 : storage, slice.hf_shape});
-    }
+  for (const Entry& e : entries_) {
+    out.push_back({e.info.name, e.param->keep_f32 ? DType::f32 : storage, e.info.shape});
   }
   return out;
 }

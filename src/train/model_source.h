@@ -37,11 +37,13 @@ void fill_store(ParamStore&, Stream&, const ModelSource&, uint64_t seed);
 /// The store seen as the checkpoint's tensors, in f32, by their Hugging Face names. Both must outlive it.
 class StoreSource final : public ParamSource {
  public:
-  StoreSource(const ParamStore& store, Stream& stream);
+  /// `source`: where the model came from; a tied checkpoint that ships its head a second time gets both
+  /// copies trained.
+  StoreSource(const ParamStore& store, Stream& stream, const ModelSource& source);
   const TensorInfo* find(std::string_view name) const override;
   void read(std::string_view name, std::byte* to) const override;
 
-  /// All trained tensors in checkpoint order, with the dtype a checkpoint of their own would have: `storage`,
+  /// All trained tensors by name, with the dtype a checkpoint of their own would have: `storage`,
   /// and F32 for keep_f32 parameters.
   std::vector<TensorInfo> trained(DType storage) const;
 

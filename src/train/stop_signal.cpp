@@ -34,6 +34,9 @@ void install(void (*handler)(int)) {
 StopSignal::StopSignal() {
   requested = 0;
   install(on_signal);
+  // Writing beyond a file-size limit shall be an error of the write, like a full disk, not the end of the
+  // program.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 StopSignal::~StopSignal() {
