@@ -205,7 +205,7 @@ void memory_rows(Table& t) {
        "gradient_release", &Config::gradient_release, training,
        "update each group of weights as soon as its gradient is complete; excludes accumulation and clipping")
       .not_yet();
-  t.add("recompute", &Config::recompute, training,
+  t.add("recompute", &Config::recompute, training | parity,
         "activations: keep all, keep matrix products, keep each block's input, or what free memory pays best "
         "for")
       .one_of({"auto", "none", "cheap", "block"});

@@ -10,6 +10,9 @@
 namespace deltatune {
 namespace {
 
+// Limits far above any model, which keep every product of sizes below 2^63.
+constexpr int64_t most_width = int64_t{1} << 20, most_rows = int64_t{1} << 26, most_heads = 1 << 14;
+
 constexpr const char* repair = "repair or restore the checkpoint's config.json";
 
 // One JSON object with the place it came from, so that every error names file and field.
@@ -27,8 +30,7 @@ class Fields {
     const json::Value* value = object_.find(key);
     return value && !value->is_null() ? value : nullptr;
   }
-  int64_t integer(std::string_view key, int64_t fallback, int64_t low = 1,
-                  int64_t high = int64_t{1} << 31) const {
+  int64_t integer(std::string_view key, int64_t fallback, int64_t low = 1, int64_t high = most_rows) const {
     const json::Value* value = find(key);
     if (!value) {
       if (fallback < low) fail(format("config.json has no \"{}\"", key));
@@ -129,6 +131,8 @@ void read_rope(const Fields& fields, ModelConfig& config) {
   double factor = fields.number("partial_rotary_factor", 0.25);
   double theta = fields.number("rope_theta", 0);
   const auto width = [&] {
+    if (!(factor > 0 && factor <= 1))
+      fields.fail(format("partial_rotary_factor {} is outside (0, 1]", factor));
     return static_cast<int64_t>(static_cast<double>(config.attention.head_dim) * factor);
   };
   if (rope) {
@@ -144,17 +148,20 @@ void read_rope(const Fields& fields, ModelConfig& config) {
     }
     if (const json::Value* section = inner.find("mrope_section"); section && section->is_array()) {
       int64_t sum = 0;
-      for (const json::Value& part : section->as_array()) sum += part.is_integer() ? part.as_integer() : -1;
-      if (section->as_array().size() != 3 || sum != width() / 2) {
+      bool valid = section->as_array().size() == 3;
+      for (const json::Value& part : section->as_array()) {
+        valid = valid && part.is_integer() && part.as_integer() >= 0 && part.as_integer() <= 4096;
+        if (valid) sum += part.as_integer();
+      }
+      if (!valid || sum != width() / 2) {
         inner.fail(format("mrope_section sums to {}, half the rotary width is {}", sum, width() / 2));
       }
     }
   }
-  if (!(theta > 0)) {
+  if (!(theta > 0 && theta < 1e30)) {
     fields.fail("config.json has no rope_theta",
                 "add rope_parameters.rope_theta (1e7 in the published sizes)");
   }
-  if (!(factor > 0 && factor <= 1)) fields.fail(format("partial_rotary_factor {} is outside (0, 1]", factor));
   config.rope_theta = theta;
   config.attention.rotary_dim = width();
   if (width() < 2 || width() % 2 != 0)
@@ -173,15 +180,15 @@ void read_eos(const Fields& fields, ModelConfig& config) {
 }
 
 void read_heads(const Fields& fields, ModelConfig& config) {
-  config.attention.query_heads = fields.integer("num_attention_heads", 0);
-  config.attention.kv_heads = fields.integer("num_key_value_heads", 0);
+  config.attention.query_heads = fields.integer("num_attention_heads", 0, 1, most_heads);
+  config.attention.kv_heads = fields.integer("num_key_value_heads", 0, 1, most_heads);
   config.attention.head_dim = fields.integer("head_dim", 256, 2, 4096);
   if (config.attention.query_heads % config.attention.kv_heads != 0) {
     fields.fail(format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                        config.attention.query_heads, config.attention.kv_heads));
   }
-  config.gdn.key_heads = fields.integer("linear_num_key_heads", 16);
-  config.gdn.value_heads = fields.integer("linear_num_value_heads", 32);
+  config.gdn.key_heads = fields.integer("linear_num_key_heads", 16, 1, most_heads);
+  config.gdn.value_heads = fields.integer("linear_num_value_heads", 32, 1, most_heads);
   config.gdn.key_dim = fields.integer("linear_key_head_dim", 128, 1, 4096);
   config.gdn.value_dim = fields.integer("linear_value_head_dim", 128, 1, 4096);
   config.gdn.conv_width = fields.integer("linear_conv_kernel_dim", 4, 1, 64);
@@ -209,13 +216,15 @@ ModelConfig ModelConfig::from_json(const json::Value& root, std::string_view whe
   refuse_unsupported(fields);
 
   config.vocab_size = fields.integer("vocab_size", 0);
-  config.hidden_size = fields.integer("hidden_size", 0);
+  config.hidden_size = fields.integer("hidden_size", 0, 1, most_width);
   config.intermediate_size = fields.integer("intermediate_size", 0);
   config.max_position_embeddings = fields.integer("max_position_embeddings", 32768);
   read_heads(fields, config);
-  config.full_attention = read_layer_types(fields, fields.integer("num_hidden_layers", 0, 1, 100000));
+  config.full_attention = read_layer_types(fields, fields.integer("num_hidden_layers", 0, 1, 10000));
   read_rope(fields, config);
-  config.rms_norm_eps = static_cast<float>(fields.number("rms_norm_eps", 1e-6));
+  const double eps = fields.number("rms_norm_eps", 1e-6);
+  if (!(eps > 0 && eps < 1)) fields.fail(format("\"rms_norm_eps\" is {}, outside 0..1", eps));
+  config.rms_norm_eps = static_cast<float>(eps);
   config.initializer_range = fields.number("initializer_range", 0.02);
   const bool inner_tie = fields.boolean("tie_word_embeddings", outer.boolean("tie_word_embeddings", false));
   config.tie_word_embeddings = outer.boolean("tie_word_embeddings", inner_tie);

@@ -49,7 +49,16 @@ void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlic
   stream.sync();
 }
 
+void ParamStore::clear(Stream& stream) {
+  for (const Group& group : groups_) {
+    for (const Tensor& state : {group.weights, group.master, group.m, group.v, group.grads}) {
+      if (!state.empty() && state.count() > 0) ops::fill(stream, state, 0);
+    }
+  }
+}
+
 void ParamStore::load(Stream& stream, const ParamSource& source) {
+  clear(stream);
   std::vector<std::byte> bytes;
   std::vector<float> values;
   for (const Param& param : table_.params) {
@@ -88,6 +97,7 @@ void ParamStore::load(Stream& stream, const ParamSource& source) {
 }
 
 void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
+  clear(stream);
   std::vector<float> values;
   for (size_t p = 0; p < table_.params.size(); ++p) {
     const Param& param = table_.params[p];

@@ -53,7 +53,8 @@ class ParamStore {
   /// written. Clips by the global norm (max_norm <= 0: no clipping) and updates all parameters.
   void step(Stream&, Tensor scalars_8, float max_norm);
 
-  /// Reads every slice from a checkpoint (Error{model} naming missing tensors or wrong shapes).
+  /// Reads every slice from a checkpoint (Error{model} naming missing tensors or wrong shapes); moments start
+  /// at zero.
   void load(Stream&, const ParamSource&);
   /// Hugging Face's initialiser, each element a pure function of (seed, parameter, index).
   void initialise(Stream&, uint64_t seed, double range);
@@ -84,6 +85,8 @@ class ParamStore {
   void point_f32_group();
   int slot_of(int group);
   void update(Stream&, const Group&, CTensor scalars_8);
+  /// Weights, moments and gradients become zero, padding included: memory starts undefined.
+  void clear(Stream&);
   void write_slice(Stream&, const Param&, const ParamSlice&, const float* from);
 
   Device& device_;

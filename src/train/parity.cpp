@@ -23,6 +23,9 @@ constexpr double f32_logits = 1e-5, f32_loss = 1e-6, f32_norm = 1e-5, f32_gradie
 // Bounds for bf16 are the reference's own bf16 error, which is one draw of rounding noise: a median or a
 // group may exceed it by a quarter, one tensor by a factor of two over the worst of its kind.
 constexpr double bf16_group = 1.25, bf16_tensor = 2.0, bf16_loss = 1e-3;
+// After an update the loss also has the noise of the update (5 to 15 % of it in bf16): the same sequences in
+// two orders already differ by 1e-3.
+constexpr double f32_later_loss = 1e-5, bf16_later_loss = 3e-3;
 
 struct Sequence {
   std::vector<int32_t> ids;
@@ -169,6 +172,7 @@ class Parity {
     const json::Value& optimizer = case_.root.at("optimizer");
     EngineOptions o;
     o.storage = options.storage;
+    o.keep = options.keep;
     o.tokens = static_cast<int64_t>(rows_[0].batch.tokens.size());
     for (const CaseRow& row : rows_) {
       o.max_documents = std::max(o.max_documents, static_cast<int64_t>(row.batch.cu_seqlens.size()) - 1);
@@ -200,10 +204,7 @@ class Parity {
     }
     const std::vector<double> stored = expected_.values("losses_3_steps");
     for (size_t i = 0; i < losses.size() && i < stored.size(); ++i) {
-      // After an update the loss inherits the update's error, which bf16_loss covers and fp32 does not exceed
-      // 1e-5.
-      scalar(format("loss before step {}", i + 1), losses[i], stored[i],
-             f32() ? (i == 0 ? f32_loss : 1e-5) : bf16_loss);
+      scalar(format("loss before step {}", i + 1), losses[i], stored[i], loss_bound(i));
     }
     compare_updates();
     return std::move(report_);
@@ -211,6 +212,10 @@ class Parity {
 
  private:
   bool f32() const { return options_.storage == DType::f32; }
+  double loss_bound(size_t updates) const {
+    if (f32()) return updates == 0 ? f32_loss : f32_later_loss;
+    return updates == 0 ? bf16_loss : bf16_later_loss;
+  }
   void scalar(std::string name, double ours, double theirs, double bound) {
     const double rel = std::isfinite(ours) ? std::abs(ours / theirs - 1) : INFINITY;
     report_.rows.push_back({std::move(name), rel, std::abs(ours - theirs), bound});

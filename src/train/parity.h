@@ -11,14 +11,16 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/layer.h"
 #include "tensor/device.h"
 
 namespace deltatune {
 
 struct ParityOptions {
   DType storage = DType::f32;
-  bool reverse = false;       ///< pack the sequences last to first
-  int64_t micro_batches = 1;  ///< rows they are spread over
+  bool reverse = false;         ///< pack the sequences last to first
+  int64_t micro_batches = 1;    ///< rows they are spread over
+  Keep keep = Keep::nothing();  ///< activations kept for backward; no choice may change a bit
 };
 
 /// One compared quantity. rel: ||ours - theirs|| / ||theirs|| (for scalars |ours / theirs - 1|); bound < 0:

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/error.h"
 #include "base/format.h"
 #include "comm/communicator.h"
 #include "ops/null_device.h"
@@ -42,6 +43,14 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);
   return out;
+}
+
+Keep keep_of(const std::string& recompute) {
+  for (const Policy& policy : policies) {
+    if (recompute == policy.name) return policy.keep;
+  }
+  DELTATUNE_ASSERT(false && "auto is not one policy");
+  return {};
 }
 
 KeepChoice choose_keep(const Config& config, const ModelSource& source, Target target, int world_size,

@@ -16,6 +16,9 @@ DType storage_dtype(const Config&);
 /// Options of an engine that trains (or, train: false, only looks). `keep` comes from choose_keep.
 EngineOptions engine_options(const Config&, Keep keep, bool train);
 
+/// The activations that `recompute`: none, cheap or block keeps. Not for auto, see choose_keep.
+Keep keep_of(const std::string& recompute);
+
 /// What `recompute` asks for: none keeps all activations, cheap the matrix products' outputs, block nothing
 /// but the blocks' inputs; auto is the first of these whose plan fits `budget_bytes`.
 struct KeepChoice {
