@@ -201,7 +201,8 @@ void Console::step(const StepLine& line, bool logged) {
 
 void Console::phase(std::string_view name, int64_t done, int64_t total) {
   const std::lock_guard lock(state_->mutex);
-  std::string text = format("{} {}", name, format_count(done));
+  std::string text(name);
+  if (total > 0 || done > 0) text += " " + format_count(done);
   if (total > 0) text += "/" + format_count(total);
   const bool first = state_->phase != name;
   const bool last = total > 0 && done >= total;

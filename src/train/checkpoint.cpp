@@ -86,7 +86,12 @@ void save_model(const CheckpointOptions& options, Engine& engine, const ModelSou
 
 std::optional<fs::path> find_resume(const std::string& wish, const fs::path& output_dir) {
   if (wish.empty() || wish == "false") return std::nullopt;
-  if (wish != "true") return fs::path(wish);
+  if (wish != "true") {
+    // Looked at before anything is prepared or removed.
+    if (fs::exists(fs::path(wish) / resume_folder_name / "state.json")) return fs::path(wish);
+    throw Error(ErrorKind::model, "there is no resumable checkpoint in " + wish, "resume_from_checkpoint",
+                "name a checkpoint-N folder of a run, or say true for the latest one of output_dir");
+  }
   const std::optional<CheckpointFolder> latest = latest_complete_checkpoint(output_dir);
   if (!latest) {
     log::info("resume_from_checkpoint: no complete checkpoint in {} yet; starting from the beginning",

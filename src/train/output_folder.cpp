@@ -48,7 +48,7 @@ void prepare_output_folder(const Config& config, bool resuming) {
     throw Error(ErrorKind::resource, "cannot create output_dir: " + code.message(), config.output_dir,
                 "check the path and its permissions");
   }
-  if (config.overwrite_output_dir) {
+  if (config.overwrite_output_dir && !config.dry_run) {
     for (const fs::path& trace : traces) fs::remove_all(trace, code);
   }
   write_file_atomic(folder / ".deltatune-write-test", "");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
 #include "train/output_folder.h"
+#include "train/plan.h"
 #include "train/run_data.h"
 #include "train/setup.h"
 #include "train/step.h"
@@ -58,6 +60,21 @@ struct LogWindow {
   }
 };
 
+// Keys that this version reads for planning only.
+void refuse_unsupported(const Config& config) {
+  const auto refuse = [](const std::string& what, const char* key, const char* fix) {
+    throw Error(ErrorKind::usage, what, key, fix);
+  };
+  if (config.nproc > 1) {
+    refuse(format("training on {} ranks is not supported in this version of deltatune", config.nproc),
+           "nproc", "leave nproc out; `deltatune plan --nproc` shows what such a run would need");
+  }
+  if (config.cuda_graph == "true") {
+    refuse("cuda_graph: true is not supported in this version of deltatune", "cuda_graph",
+           "leave it at auto");
+  }
+}
+
 class TrainingRun {
  public:
   TrainingRun(Device& device, const Config& config, const RunContext& context)
@@ -69,6 +86,7 @@ class TrainingRun {
         terminal_(terminal_of_stderr()),
         console_(progress_style(config.progress, terminal_), terminal_) {
     prepare_output_folder(config, resume_.has_value());
+    if (config.dry_run) return;
     write_file_atomic(output_ / "config.resolved.yaml", context.resolved_config);
     if (!config.run_name.empty()) info_.set("run_name", config.run_name);
     info_.write();
@@ -77,6 +95,7 @@ class TrainingRun {
   int run() {
     try {
       const int code = run_steps();
+      if (config_.dry_run) return code;
       info_.finish(code);
       write_report(output_);
       return code;
@@ -90,6 +109,7 @@ class TrainingRun {
   int run_steps() {
     const StopSignal signals;
     load();
+    if (config_.dry_run) return dry_run();
     place();
     start();
     int stopped = 0;
@@ -131,6 +151,15 @@ class TrainingRun {
     train_set_ = std::move(train);
     eval_set_ = std::move(held_out);
     log::info("held out {} conversations for evaluation (val_size)", eval_set_->size());
+  }
+
+  int dry_run() {
+    console_.finish();
+    const PlanReport plan = make_plan(config_, source_, std::nullopt);
+    const std::string text = plan.to_text();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    log::info("dry run: {} steps would be run; nothing was trained", total_steps_);
+    return plan.fits() ? 0 : exit_code(ErrorKind::resource);
   }
 
   void place() {
@@ -353,6 +382,7 @@ class TrainingRun {
 
   void finish_failed(const Error& error) {
     console_.finish();
+    if (config_.dry_run) return;
     try {
       info_.finish(exit_code(error.kind()), error.what());
       write_report(output_);
@@ -393,6 +423,7 @@ class TrainingRun {
 }  // namespace
 
 int run_training(Device& device, const Config& config, const RunContext& context) {
+  refuse_unsupported(config);
   return TrainingRun(device, config, context).run();
 }
 

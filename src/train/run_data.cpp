@@ -99,6 +99,10 @@ TokenizedSet load_set(const std::vector<std::string>& entries, const Config& con
   options.on_bad_row = on_bad_row(config);
   options.overflow = overflow(config);
   options.max_length = std::min(config.max_length, config.max_tokens);
+  if (options.max_length < config.max_length) {
+    log::info("conversations are limited to {} tokens, the slots of a row (max_tokens); max_length is {}",
+              config.max_tokens, config.max_length);
+  }
   options.max_tokens = config.max_tokens;
   options.vocab_size = source.config.vocab_size;
   if (!config.messages_field.empty()) options.messages_field = config.messages_field;
