@@ -61,9 +61,8 @@ int32_t sample(std::span<const float> logits, const SamplingOptions& options, Rn
   return order[kept - 1];
 }
 
-std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
-                                     std::span<const int32_t> stop, const SamplingOptions& options,
-                                     const std::function<void(int32_t)>& each) {
+std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt, std::span<const int32_t> stop,
+                              const SamplingOptions& options, const std::function<void(int32_t)>& each) {
   const int64_t slots = engine.options().tokens;
   DELTATUNE_ASSERT(!prompt.empty() && static_cast<int64_t>(prompt.size()) + options.max_new_tokens <= slots);
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());

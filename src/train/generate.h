@@ -25,8 +25,7 @@ int32_t sample(std::span<const float> logits, const SamplingOptions& options, Rn
 
 /// Continues `prompt` until one of `stop` (which is not returned) or max_new_tokens; each(id) is called for
 /// every new token. The engine's T must be at least prompt + max_new_tokens. Returns the new tokens.
-std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt,
-                                     std::span<const int32_t> stop, const SamplingOptions& options,
-                                     const std::function<void(int32_t)>& each);
+std::vector<int32_t> generate(Engine& engine, std::span<const int32_t> prompt, std::span<const int32_t> stop,
+                              const SamplingOptions& options, const std::function<void(int32_t)>& each);
 
 }  // namespace deltatune

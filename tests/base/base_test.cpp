@@ -57,7 +57,8 @@ TEST(ParallelFor, CoversEachIndexOnceAndRethrows) {
     for (int64_t i = b; i < e; ++i) ++hits[static_cast<size_t>(i)];
   });
   for (const auto& h : hits) EXPECT_EQ(h, 1);
-  EXPECT_THROW(parallel_for(100, 1, [](int64_t, int64_t, int) { throw std::runtime_error("x"); }), std::runtime_error);
+  EXPECT_THROW(parallel_for(100, 1, [](int64_t, int64_t, int) { throw std::runtime_error("x"); }),
+               std::runtime_error);
   parallel_for(10, 1, [&](int64_t, int64_t, int) { parallel_for(10, 1, [](int64_t, int64_t, int) {}); });
 }
 

@@ -9,9 +9,12 @@ namespace deltatune::json {
 namespace {
 
 TEST(Json, KeepsOrderAndSpelling) {
-  const Value v = parse(R"({"b": 1, "a": [1.0, 1e-7, 123456789012345678901, true, null, "\u00e9\ud83d\ude00"]})", "t");
+  const Value v =
+      parse(R"({"b": 1, "a": [1.0, 1e-7, 123456789012345678901, true, null, "\u00e9\ud83d\ude00"]})", "t");
   EXPECT_EQ(v.as_object()[0].first, "b");
-  EXPECT_EQ(dump(v), "{\"b\": 1, \"a\": [1.0, 1e-7, 123456789012345678901, true, null, \"\xc3\xa9\xf0\x9f\x98\x80\"]}");
+  EXPECT_EQ(
+      dump(v),
+      "{\"b\": 1, \"a\": [1.0, 1e-7, 123456789012345678901, true, null, \"\xc3\xa9\xf0\x9f\x98\x80\"]}");
 }
 
 TEST(Json, FloatsRoundTripBitForBit) {
@@ -24,8 +27,8 @@ TEST(Json, FloatsRoundTripBitForBit) {
 TEST(Json, RefusesBadTexts) {
   const std::string deep(100000, '[');
   for (const std::string& text : {std::string("{\"a\":1,\"a\":2}"), std::string("[1,"), std::string(""), deep,
-                                 std::string("\"\\ud800\""), std::string("\"\xff\""), std::string("[1] x"),
-                                 std::string("nan"), std::string("'a'")}) {
+                                  std::string("\"\\ud800\""), std::string("\"\xff\""), std::string("[1] x"),
+                                  std::string("nan"), std::string("'a'")}) {
     EXPECT_THROW(parse(text, "t"), Error) << text.substr(0, 20);
   }
 }

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/json.h"
-#include "run_binary.h"
+#include "cli/run_binary.h"
 
 namespace deltatune {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "cli/help.h"
 #include "cli/load.h"
-#include "run_binary.h"
+#include "cli/run_binary.h"
 
 namespace deltatune::cli {
 namespace {

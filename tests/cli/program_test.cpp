@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "run_binary.h"
+#include "cli/run_binary.h"
 
 namespace deltatune {
 namespace {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../text/tiny_tokenizer.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "text/tiny_tokenizer.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 

@@ -306,10 +306,10 @@ TEST(SaveHf, FullDiskIsAnErrorAndTheOldCheckpointStays) {
   }
 }
 
-// transformers' own library reads what we write. Runs where python3 (or $DELTATUNE_TEST_PYTHON) has
+// transformers' own library reads what we write. Runs where python3 (or $DELTATUNE_PYTHON) has
 // safetensors.
 TEST(SaveHf, TheSafetensorsLibraryReadsOurFiles) {
-  const char* chosen = std::getenv("DELTATUNE_TEST_PYTHON");
+  const char* chosen = std::getenv("DELTATUNE_PYTHON");
   const std::string python = chosen ? chosen : "python3";
   if (std::system((python + " -c 'import safetensors, torch' >/dev/null 2>&1").c_str()) != 0) {
     GTEST_SKIP() << python << " cannot import safetensors and torch";
