@@ -13,5 +13,13 @@ file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/k
 add_library(deltatune_cuda MODULE ${cuda_sources})
 # No static library of ours: what the plug-in uses of the core is the binary's, so that there is one copy of it.
 target_include_directories(deltatune_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+target_compile_options(deltatune_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow> $<$<COMPILE_LANGUAGE:CUDA>:--Wreorder>)
+if(DELTATUNE_WERROR)
+  target_compile_options(deltatune_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
+endif()
+# Element by element the same bits as the cpu row: no contraction to FMA where the bytes are the limit anyway.
+set_source_files_properties(src/cuda/kernels/elementwise.cu src/cuda/kernels/optimizer.cu
+  PROPERTIES COMPILE_OPTIONS --fmad=false)
 target_link_libraries(deltatune_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt)
 set_target_properties(deltatune_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} POSITION_INDEPENDENT_CODE ON)

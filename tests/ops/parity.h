@@ -12,6 +12,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -57,6 +58,9 @@ class Array {
     }
     return out;
   }
+  /// The values and the sentinel behind them, for copies to another machine.
+  std::span<std::byte> memory() { return memory_; }
+  std::span<const std::byte> memory() const { return memory_; }
   bool intact() const {
     return std::all_of(memory_.begin() + static_cast<std::ptrdiff_t>(bytes()), memory_.end(),
                        [](std::byte b) { return b == std::byte{0xa5}; });
