@@ -12,12 +12,12 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "cli/text_source.h"
 #include "cli/verbs.h"
 #include "data/files.h"
 #include "data/row_source.h"
 #include "data/stats.h"
 #include "data/tokenized_row.h"
+#include "train/run_data.h"
 
 namespace deltatune::cli {
 namespace {
@@ -192,8 +192,8 @@ int verb_data_stats(const Invocation& call) {
   const TextSource text = open_text(config);
   const TokenizedSet set =
       load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
-  const DataStats stats =
-      data_stats(set, stream_options(config, text.pad_id()), config.max_length, config.num_train_epochs);
+  const DataStats stats = data_stats(set, stream_options(config, text.pad_id()),
+                                     std::min(config.max_length, config.max_tokens), config.num_train_epochs);
   if (config.json) {
     std::printf("%s\n", json::dump(stats.to_json(), 2).c_str());
   } else {

@@ -23,12 +23,12 @@ int verb_eval(const Invocation& call) {
   }
   const auto device = open_device(config);
   const ModelSource source = open_model(config.model_name_or_path, config.init);
-  const TextTools tools = load_text_tools(config, source, false);
-  const TokenizedSet set = load_set(entries, config, source, tools);
+  const TextSource text = open_run_text(config, source, false);
+  const TokenizedSet set = load_set(entries, config, source, text);
   const auto comm = make_solo_communicator();
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, Keep::nothing(), false));
   fill_store(engine.store(), engine.stream(), source, static_cast<uint64_t>(config.seed));
-  const EvalResult result = evaluate(engine, set, stream_options(config, tools));
+  const EvalResult result = evaluate(engine, set, stream_options(config, text.pad_id()));
   if (config.json) {
     json::Value out;
     out.set("eval_loss", result.loss());
@@ -40,11 +40,11 @@ int verb_eval(const Invocation& call) {
     out.set("time_s", result.seconds);
     std::printf("%s\n", json::dump(out, 2).c_str());
   } else {
-    const std::string text =
+    const std::string line =
         format("eval_loss {:.8f}  perplexity {:.4f}  {} conversations, {} supervised tokens, {}\n",
                result.loss(), std::exp(result.loss()), format_count(set.size()), format_count(result.targets),
                format_duration(result.seconds));
-    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fwrite(line.data(), 1, line.size(), stdout);
   }
   return 0;
 }

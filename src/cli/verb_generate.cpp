@@ -20,14 +20,14 @@ json::Value message(const char* role, const std::string& content) {
   return out;
 }
 
-std::vector<int32_t> prompt_tokens(const Config& config, const TextTools& tools) {
+std::vector<int32_t> prompt_tokens(const Config& config, const TextSource& text) {
   json::Array messages;
   if (!config.system.empty()) messages.push_back(message("system", config.system));
   messages.push_back(message("user", config.prompt));
-  RenderOptions options = tools.render;
+  RenderOptions options = text.options;
   options.add_generation_prompt = true;
-  const RenderedChat chat = tools.chat_template->render(std::move(messages), nullptr, options);
-  return tools.tokenizer->encode(chat.marked, config.parse_special_in_content).ids;
+  const RenderedChat chat = text.chat_template->render(std::move(messages), nullptr, options);
+  return text.tokenizer->encode(chat.marked, config.parse_special_in_content).ids;
 }
 
 // Length of the longest prefix that does not end inside a UTF-8 sequence.
@@ -50,8 +50,8 @@ int verb_generate(const Invocation& call) {
   }
   const auto device = open_device(config);
   const ModelSource source = open_model(config.model_name_or_path, config.init);
-  const TextTools tools = load_text_tools(config, source, true);
-  const std::vector<int32_t> prompt = prompt_tokens(config, tools);
+  const TextSource text = open_run_text(config, source, true);
+  const std::vector<int32_t> prompt = prompt_tokens(config, text);
   SamplingOptions sampling{config.max_new_tokens, config.temperature, config.top_k, config.top_p,
                            static_cast<uint64_t>(config.seed)};
   EngineOptions options = engine_options(config, Keep::nothing(), false);
@@ -62,9 +62,9 @@ int verb_generate(const Invocation& call) {
   fill_store(engine.store(), engine.stream(), source, sampling.seed);
   std::string pending;
   const std::vector<int32_t> answer =
-      generate(engine, prompt, tools.stop_ids(source), sampling, [&](int32_t id) {
+      generate(engine, prompt, stop_ids(text, source), sampling, [&](int32_t id) {
         if (config.json) return;
-        pending += tools.tokenizer->decode(std::span(&id, 1));
+        pending += text.tokenizer->decode(std::span(&id, 1));
         const size_t whole = whole_characters(pending);
         std::fwrite(pending.data(), 1, whole, stdout);
         std::fflush(stdout);
@@ -72,7 +72,7 @@ int verb_generate(const Invocation& call) {
       });
   if (config.json) {
     json::Value out;
-    out.set("text", tools.tokenizer->decode_utf8(answer));
+    out.set("text", text.tokenizer->decode_utf8(answer));
     out.set("prompt_tokens", static_cast<int64_t>(prompt.size()));
     out.set("new_tokens", static_cast<int64_t>(answer.size()));
     out.set("stopped", static_cast<int64_t>(answer.size()) < sampling.max_new_tokens);

@@ -35,7 +35,7 @@ struct Config {
   std::string batching = "packed";       ///< packed | padded | sorted
   std::string packing_strategy = "bfd";  ///< bfd: best fit decreasing
   int64_t max_tokens = 16384;            ///< T: token slots of one micro-batch on one device
-  int64_t max_documents = 0;             ///< S_max: most documents in a row; 0: no limit but max_tokens
+  int64_t max_documents = 0;             ///< most conversations in a row; 0: one per 32 slots, at least 16
   int64_t gradient_accumulation_steps = 1;
 
   // optimizer

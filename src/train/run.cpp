@@ -129,16 +129,16 @@ class TrainingRun {
 
   void load() {
     source_ = open_model(config_.model_name_or_path, config_.init);
-    tools_ = load_text_tools(config_, source_, false);
+    text_ = open_run_text(config_, source_, false);
     if (config_.dataset.empty()) {
       throw Error(ErrorKind::usage, "no dataset is named", "dataset",
                   "give a list of files, folders or globs");
     }
     console_.phase("reading and tokenising the data", 0, 0);
-    train_set_ = load_set(config_.dataset, config_, source_, tools_);
-    if (!config_.eval_dataset.empty()) eval_set_ = load_set(config_.eval_dataset, config_, source_, tools_);
+    train_set_ = load_set(config_.dataset, config_, source_, text_);
+    if (!config_.eval_dataset.empty()) eval_set_ = load_set(config_.eval_dataset, config_, source_, text_);
     if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
-    stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, tools_));
+    stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, text_.pad_id()));
     total_steps_ = config_.max_steps > 0 ? config_.max_steps : stream_->steps(config_.num_train_epochs);
     log::info("data: {} conversations, {} tokens, {} supervised; {} rows of {} and {} steps an epoch",
               format_count(train_set_.size()), format_count(train_set_.counts().tokens),
@@ -294,7 +294,7 @@ class TrainingRun {
 
   void run_evaluation() {
     const EvalResult result =
-        evaluate(*engine_, *eval_set_, stream_options(config_, tools_),
+        evaluate(*engine_, *eval_set_, stream_options(config_, text_.pad_id()),
                  [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
     json::Value fields;
     fields.set("step", trainer_->steps_done());
@@ -315,7 +315,7 @@ class TrainingRun {
     CheckpointOptions out;
     out.output_dir = output_;
     out.storage = storage_dtype(config_);
-    if (!config_.tokenizer_name_or_path.empty()) out.side_files = tools_.folder;
+    if (!config_.tokenizer_name_or_path.empty()) out.side_files = text_.folder;
     out.max_shard_bytes = parse_bytes(config_.max_shard_size);
     out.save_total_limit = config_.save_total_limit;
     out.only_model = config_.save_only_model;
@@ -399,7 +399,7 @@ class TrainingRun {
   Terminal terminal_;
   Console console_;
   ModelSource source_;
-  TextTools tools_;
+  TextSource text_;
   TokenizedSet train_set_;
   std::optional<TokenizedSet> eval_set_;
   std::unique_ptr<BatchStream> stream_;

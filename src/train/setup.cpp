@@ -34,7 +34,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   EngineOptions out;
   out.storage = storage_dtype(config);
   out.tokens = config.max_tokens;
-  out.max_documents = max_documents(config);
+  out.max_documents = max_segments(config);
   out.keep = keep;
   out.train = train;
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);

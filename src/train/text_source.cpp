@@ -1,5 +1,5 @@
-// Opening tokenizer and template, and mapping option texts to the data plane's enumerations.
-#include "cli/text_source.h"
+// Opening tokenizer and template.
+#include "train/text_source.h"
 
 #include <limits>
 
@@ -9,7 +9,7 @@
 #include "io/model_path.h"
 #include "model/config.h"
 
-namespace deltatune::cli {
+namespace deltatune {
 namespace {
 
 // The folder with tokenizer files; empty when the configuration names none.
@@ -86,14 +86,15 @@ RenderOptions render_options(const Config& config) {
   return options;
 }
 
-TextSource open_text(const Config& config) {
+TextSource open_text(const Config& config, bool required) {
   TextSource source;
   source.control_tokens_in_content = config.parse_special_in_content;
   source.options = render_options(config);
-  const fs::path folder = needed_folder(config);
+  source.folder = needed_folder(config);
   std::error_code code;
-  if (config.tokenizer_name_or_path.empty() && !fs::exists(folder / "tokenizer.json", code)) return source;
-  source.tokenizer = std::make_unique<const Tokenizer>(Tokenizer::load(folder));
+  required = required || !config.tokenizer_name_or_path.empty();
+  if (!required && !fs::exists(source.folder / "tokenizer.json", code)) return source;
+  source.tokenizer = std::make_unique<const Tokenizer>(Tokenizer::load(source.folder));
   source.chat_template = std::make_unique<const ChatTemplate>(open_template(config));
   source.chat_template->check(source.options);
   return source;
@@ -110,31 +111,4 @@ int64_t vocab_size_of(const Config& config, const TextSource& text) {
   return text.tokenizer != nullptr ? text.tokenizer->vocab_size() : std::numeric_limits<int32_t>::max();
 }
 
-DatasetOptions dataset_options(const Config& config, int64_t vocab_size) {
-  DatasetOptions options;
-  options.on_bad_row = config.on_bad_row == "skip" ? OnBadRow::skip : OnBadRow::error;
-  options.overflow = config.overflow == "drop"    ? Overflow::drop
-                     : config.overflow == "split" ? Overflow::split
-                                                  : Overflow::truncate;
-  options.max_length = config.max_length;
-  options.max_tokens = config.max_tokens;
-  options.vocab_size = vocab_size;
-  options.messages_field = config.messages_field;
-  return options;
-}
-
-StreamOptions stream_options(const Config& config, int32_t pad_id) {
-  StreamOptions options;
-  options.max_tokens = config.max_tokens;
-  options.seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
-  options.gradient_accumulation_steps = config.gradient_accumulation_steps;
-  options.pad_id = pad_id;
-  options.batching = config.batching == "padded"   ? Batching::padded
-                     : config.batching == "sorted" ? Batching::sorted
-                                                   : Batching::packed;
-  // A row's filler is a segment of its own.
-  options.max_segments = config.max_documents > 0 ? config.max_documents + 1 : 0;
-  return options;
-}
-
-}  // namespace deltatune::cli
+}  // namespace deltatune

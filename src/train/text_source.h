@@ -3,17 +3,16 @@
 
 #include <memory>
 
-#include "data/batch_stream.h"
-#include "data/dataset.h"
 #include "data/encode.h"
 #include "train/config.h"
 
-namespace deltatune::cli {
+namespace deltatune {
 
 /// Tokenizer and chat template of a configuration. Both are null where the tokenizer's folder has no
 /// tokenizer.json and tokenizer_name_or_path does not ask for one: such a run takes rows that are tokenised
 /// already.
 struct TextSource {
+  fs::path folder;  ///< where the tokenizer is, or would be
   std::unique_ptr<const Tokenizer> tokenizer;
   std::unique_ptr<const ChatTemplate> chat_template;
   RenderOptions options;
@@ -33,14 +32,10 @@ ChatTemplate open_template(const Config& config);
 RenderOptions render_options(const Config& config);
 
 /// Throws Error{data} for unreadable files and for a template whose assistant turns cannot be found.
-TextSource open_text(const Config& config);
+/// `required`: missing files are an error too.
+TextSource open_text(const Config& config, bool required = false);
 
 /// Ids of tokenised rows lie in [0, vocab_size): the model's config.json, else the tokenizer, else any.
 int64_t vocab_size_of(const Config& config, const TextSource& text);
 
-DatasetOptions dataset_options(const Config& config, int64_t vocab_size);
-
-/// World of one; whoever has more sets world_size and rank.
-StreamOptions stream_options(const Config& config, int32_t pad_id);
-
-}  // namespace deltatune::cli
+}  // namespace deltatune
