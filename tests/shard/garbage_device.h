@@ -15,6 +15,7 @@ class GarbageDevice final : public Device {
  public:
   const char* name() const override { return "garbage"; }
   Target target() const override { return Target::cpu; }
+  size_t available_bytes() const override { return size_t{1} << 30; }
   std::unique_ptr<Stream> make_stream(std::string name) override {
     return std::make_unique<Inline>(*this, cpu_kernels(), std::move(name));
   }
