@@ -1,7 +1,7 @@
 // Host memory that is really there, and the direct stream.
 //
 // Linux hands out more memory than it has and kills the process that touches it. So a large request is first
-// compared with what the machine (MemAvailable) and the control group (memory.max - memory.current) still
+// compared with what the machine (MemAvailable) and the control group (memory.max, less what is in use) still
 // have, and its pages are touched at once: the next request sees them as taken.
 #include "cpu/device.h"
 
@@ -10,9 +10,11 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <limits>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "cpu/threaded_stream.h"
 #include "ops/kernels.h"
@@ -31,21 +33,31 @@ size_t read_number(const char* path, size_t missing) {
   return file >> value ? value : missing;
 }
 
-/// Bytes that can still be had; the largest size_t when the machine does not say.
+/// The sum of the values of these keys in a file of "key value ..." lines.
+size_t sum_of_keys(const char* path, std::initializer_list<std::string_view> keys) {
+  std::ifstream file(path);
+  std::string key;
+  std::string rest;
+  size_t value = 0;
+  size_t sum = 0;
+  while (file >> key >> value && std::getline(file, rest)) {
+    if (std::find(keys.begin(), keys.end(), key) != keys.end()) sum += value;
+  }
+  return sum;
+}
+
+/// Bytes that can still be had; the largest size_t when the machine does not say. File pages that a control
+/// group has cached count as free: they are given up on demand.
 size_t available_memory() {
   constexpr size_t unknown = std::numeric_limits<size_t>::max();
-  size_t available = unknown;
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  size_t kilobytes = 0;
-  std::string unit;
-  while (file >> key >> kilobytes && std::getline(file, unit)) {
-    if (key == "MemAvailable:") available = kilobytes * 1024;
-  }
+  const size_t machine = sum_of_keys("/proc/meminfo", {"MemAvailable:"}) * 1024;
+  const size_t available = machine ? machine : unknown;
   const size_t limit = read_number("/sys/fs/cgroup/memory.max", unknown);
+  if (limit == unknown) return available;
+  const size_t cached = sum_of_keys("/sys/fs/cgroup/memory.stat", {"active_file", "inactive_file"});
   const size_t current = read_number("/sys/fs/cgroup/memory.current", 0);
-  if (limit != unknown) available = std::min(available, limit > current ? limit - current : 0);
-  return available;
+  const size_t used = current > cached ? current - cached : 0;
+  return std::min(available, limit > used ? limit - used : 0);
 }
 
 class DirectStream : public Stream {

@@ -47,6 +47,13 @@ TEST(CpuDevice, MoreThanTheMachineHasIsAnErrorWithAWayOut) {
   EXPECT_EQ(device->plan().total(), 0u);
 }
 
+TEST(CpuDevice, LargeRegionsAreUsableToTheLastByte) {
+  const auto device = make_cpu_device();
+  const Buffer buffer = device->allocate((size_t{64} << 20) + 4096 + 3, "large", "test", Lifetime::run);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 256, 0u);
+  buffer.data()[buffer.size() - 1] = std::byte{7};
+}
+
 TEST(NullDevice, CountsLikeARealOneAndGivesDistinctAddresses) {
   for (const Target target : {Target::cpu, Target::cuda}) {
     const auto device = make_null_device(target);
