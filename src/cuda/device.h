@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "cuda/matmul.h"
 #include "tensor/device.h"
 
 namespace deltatune::cuda {
@@ -38,6 +39,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> make_stream(std::string name) override;
   size_t available_bytes() const override;
   const cudaDeviceProp& properties() const { return properties_; }
+  MatmulPlans& matmul_plans() { return matmul_plans_; }
 
  protected:
   std::byte* allocate_raw(size_t bytes) override;
@@ -46,6 +48,7 @@ class CudaDevice final : public Device {
  private:
   std::string name_;
   cudaDeviceProp properties_{};
+  MatmulPlans matmul_plans_;
 };
 
 /// The stream of an op as CUDA's type.

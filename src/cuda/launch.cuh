@@ -18,12 +18,23 @@ inline unsigned blocks_for(int64_t n, int64_t per_block) {
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks);
 }
 
-/// kernel<<<grid, block, shared, stream>>>(arguments...), with the launch error checked and named.
+/// What a launch is for: the op and, for its error message, the tensor that says the size.
+struct Launched {
+  const char* op;
+  Shape shape;
+  Launched(const char* name, Shape size = {})
+      : op(name), shape(size) {}  // NOLINT(google-explicit-constructor)
+  Launched(const char* name, const CTensor& x) : op(name), shape(x.shape) {}
+};
+
+/// kernel<<<grid, block, shared, stream>>>(arguments...). A launch error names op, shape and stream.
 template <class... P, class... A>
-void launch(const Stream& stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block,
+void launch(const Stream& stream, const Launched& what, void (*kernel)(P...), dim3 grid, dim3 block,
             size_t shared, A... arguments) {
   kernel<<<grid, block, shared, native(stream)>>>(static_cast<P>(arguments)...);
-  check(cudaGetLastError(), name);
+  const cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) return;
+  check(status, (std::string(what.op) + " " + to_string(what.shape) + ", stream " + stream.name()).c_str());
 }
 
 /// The device-side twin of a storage dtype.

@@ -7,6 +7,9 @@
 #include "ops/cuda_plugin.h"
 
 namespace deltatune::cuda {
+
+const Kernels& plain_kernels();
+
 namespace {
 
 int device_count(std::string& why) {
@@ -41,6 +44,6 @@ std::string versions() {
 extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* deltatune_cuda_plugin(
     int abi) {
   static const deltatune::CudaPlugin plugin{deltatune::cuda::device_count, deltatune::cuda::make_device,
-                                            deltatune::cuda::versions};
+                                            deltatune::cuda::versions, deltatune::cuda::plain_kernels};
   return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
 }

@@ -1,5 +1,6 @@
 // The cuda table: every row filled, or it does not compile.
 #include "cuda/cuda_ops.h"
+#include "cuda/matmul.h"
 
 namespace deltatune::cuda {
 
@@ -37,6 +38,16 @@ const Kernels& cuda_kernels() {
       .cast = cuda::cast,
       .add = cuda::add,
   };
+  return table;
+}
+
+const Kernels& plain_kernels() {
+  static const Kernels table = [] {
+    Kernels plain = cuda_kernels();
+    plain.name = "cuda plain";
+    plain.matmul = cuda::matmul_plain;
+    return plain;
+  }();
   return table;
 }
 

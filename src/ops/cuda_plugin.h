@@ -18,6 +18,8 @@ struct CudaPlugin {
   std::unique_ptr<Device> (*make_device)(int index);
   /// One line per library really loaded: name, version, path.
   std::string (*versions)();
+  /// The table in which every row is its plain kernel (no library), for streams of the plug-in's devices.
+  const Kernels& (*plain_kernels)();
 };
 
 inline constexpr int cuda_plugin_abi = 1;

@@ -24,6 +24,11 @@ int64_t blocks(int64_t count, int64_t size) {
 
 }  // namespace
 
+int64_t cuda_blocks(int64_t count, int64_t size, int64_t limit) {
+  const int64_t wanted = blocks(count, size);
+  return wanted < limit ? wanted : limit;
+}
+
 size_t matmul_slot() {
   using Tile = MatmulTile;
   return aligned(Tile::rows * Tile::depth + Tile::columns * Tile::depth + Tile::rows * Tile::columns,
@@ -54,6 +59,12 @@ size_t matmul(Target target, DType storage) {
   return storage == DType::bf16 ? per_thread(matmul_slot()) : 0;
 }
 
+size_t rmsnorm_backward(Target target, DType storage, int64_t tokens, int64_t width) {
+  if (target != Target::cuda) return 0;
+  // Partial sums of dw for each block of tokens.
+  return aligned(cuda_blocks(tokens, norm_block, cuda_partials) * width, compute_size(storage));
+}
+
 size_t qk_norm_rope_forward(Target target, DType storage, const AttentionShape& shape) {
   return target == Target::cuda ? 0 : per_thread(rope_slot(storage, shape));
 }
@@ -76,12 +87,14 @@ size_t attention_backward(Target target, DType storage, int64_t tokens, const At
          aligned(tokens * shape.query_heads, compute_size(storage));
 }
 
-size_t cross_entropy(Target target, int64_t rows) {
-  return target == Target::cuda ? cuda_reduction_cap : aligned(rows, sizeof(double));
+size_t cross_entropy(Target, int64_t rows) {
+  return aligned(rows, sizeof(double));
 }
 
 size_t sum_squares(Target target, int64_t count) {
-  return target == Target::cuda ? cuda_reduction_cap : aligned(blocks(count, square_block), sizeof(double));
+  const int64_t sums = target == Target::cuda ? cuda_blocks(count, square_block, cuda_square_partials)
+                                              : blocks(count, square_block);
+  return aligned(sums, sizeof(double));
 }
 
 }  // namespace deltatune::scratch

@@ -31,14 +31,24 @@ inline constexpr int64_t square_block = 4096;
 inline constexpr size_t cuda_library_cap = size_t{32} << 20;   ///< GEMM and attention plans
 inline constexpr size_t cuda_reduction_cap = size_t{4} << 20;  ///< partial sums
 
+/// On the cuda target: the most blocks of tokens (of columns) that a sum over tokens is cut into.
+inline constexpr int64_t cuda_partials = 128;
+/// The same for sum_squares, whose blocks have at least square_block elements.
+inline constexpr int64_t cuda_square_partials = 1024;
+
 /// Bytes of one thread's slot in the cpu kernel.
 size_t matmul_slot();
 size_t attention_forward_slot(DType storage, const AttentionShape& shape);
 size_t attention_backward_slot(DType storage, const AttentionShape& shape);
 size_t rope_slot(DType storage, const AttentionShape& shape);
 
+/// Blocks that a sum over `count` terms is cut into on the cuda target: `size` terms or more each, `limit`
+/// blocks at most.
+int64_t cuda_blocks(int64_t count, int64_t size, int64_t limit);
+
 /// Bytes of the whole op; `storage` is the dtype of the activations.
 size_t matmul(Target target, DType storage);
+size_t rmsnorm_backward(Target target, DType storage, int64_t tokens, int64_t width);
 size_t qk_norm_rope_forward(Target target, DType storage, const AttentionShape& shape);
 size_t qk_norm_rope_backward(Target target, DType storage, int64_t tokens, const AttentionShape& shape);
 size_t attention_forward(Target target, DType storage, const AttentionShape& shape);

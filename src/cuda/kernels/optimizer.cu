@@ -1,0 +1,169 @@
+// Gradient norm, clipping factor and AdamW. Compiled without contraction to FMA, so that AdamW gives the bits
+// of the cpu row.
+//
+// sum_squares: a partition that depends on the count alone, in double, partial sums in scratch, then one
+// block in a fixed order. What changes from step to step is read on the device.
+#include "cuda/cuda_ops.h"
+#include "cuda/pack.cuh"
+#include "cuda/reduce.cuh"
+#include "ops/scratch.h"
+
+namespace deltatune::cuda {
+namespace {
+
+struct Tile {
+  static constexpr int threads = 256;
+};
+
+/// partial[blockIdx.x] = sum of squares of elements [blockIdx.x per_block, ...).
+template <class T, int N>
+__global__ __launch_bounds__(Tile::threads) void square_partials(double* __restrict__ partial,
+                                                                 const T* __restrict__ x, int64_t count,
+                                                                 int64_t per_block) {
+  const int64_t begin = blockIdx.x * per_block;
+  const int64_t end = begin + per_block < count ? begin + per_block : count;
+  const int64_t packs = end > begin ? (end - begin) / N : 0;
+  double sum = 0;
+  for (int64_t p = threadIdx.x; p < packs; p += Tile::threads) {
+    const auto in = load_pack<N>(x + begin + p * N);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const auto value = static_cast<double>(load(in.v[j]));
+      sum = fma(value, value, sum);
+    }
+  }
+  const int64_t rest = begin + packs * N + threadIdx.x;
+  if (rest < end) {
+    const auto value = static_cast<double>(load(x[rest]));
+    sum = fma(value, value, sum);
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/// sum[0] += the partial sums, one block.
+__global__ __launch_bounds__(Tile::threads) void add_squares(double* __restrict__ sum,
+                                                             const double* __restrict__ partial,
+                                                             int64_t blocks) {
+  double mine = 0;
+  for (int64_t b = threadIdx.x; b < blocks; b += Tile::threads) mine += partial[b];
+  mine = block_sum(mine);
+  if (threadIdx.x == 0) sum[0] += mine;
+}
+
+__global__ __launch_bounds__(32) void grad_scale_kernel(float* __restrict__ scalars,
+                                                        const double* __restrict__ sum, float max_norm) {
+  if (threadIdx.x != 0) return;
+  const auto inverse_count = static_cast<double>(scalars[StepScalar::inverse_count]);
+  const double norm = sqrt(sum[0]) * inverse_count;
+  scalars[StepScalar::gradient_norm] = static_cast<float>(norm);
+  const bool finite = isfinite(static_cast<float>(norm));
+  double clip = 1;
+  if (max_norm > 0) clip = fmin(1.0, static_cast<double>(max_norm) / (norm + 1e-6));
+  scalars[StepScalar::nonfinite] = finite ? 0.0f : 1.0f;
+  scalars[StepScalar::gradient_scale] = finite ? static_cast<float>(inverse_count * clip) : 0.0f;
+}
+
+struct Step {
+  float scale, decay, beta1, beta2, rate, correction1, correction2, eps;
+};
+
+__device__ inline Step step_of(const float* scalars, const AdamwOptions& options) {
+  const auto rate = static_cast<double>(scalars[StepScalar::learning_rate]);
+  return {scalars[StepScalar::gradient_scale],
+          static_cast<float>(1.0 - rate * static_cast<double>(options.weight_decay)),
+          options.beta1,
+          options.beta2,
+          scalars[StepScalar::learning_rate],
+          scalars[StepScalar::bias_correction1],
+          scalars[StepScalar::bias_correction2],
+          options.eps};
+}
+
+/// The new value of one parameter; updates its moments.
+__device__ inline float updated(float p, float& m, float& v, float gradient, const Step& step) {
+  const float g = gradient * step.scale;
+  m = step.beta1 * m + (1.0f - step.beta1) * g;
+  v = step.beta2 * v + (1.0f - step.beta2) * g * g;
+  return p * step.decay - step.rate * (m / step.correction1) / (sqrtf(v / step.correction2) + step.eps);
+}
+
+/// param null: the master is the parameter.
+template <class T, int N>
+__global__ __launch_bounds__(Tile::threads) void adamw_kernel(
+    T* __restrict__ param, float* __restrict__ master, float* __restrict__ m, float* __restrict__ v,
+    const float* __restrict__ gradient, const float* __restrict__ scalars, AdamwOptions options,
+    int64_t packs, int64_t offset) {
+  if (scalars[StepScalar::nonfinite] != 0) return;
+  const Step step = step_of(scalars, options);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::threads;
+  for (int64_t pack = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x; pack < packs;
+       pack += stride) {
+    const int64_t i = offset + pack * N;
+    auto p = load_pack<N>(static_cast<const float*>(master + i));
+    auto first = load_pack<N>(static_cast<const float*>(m + i));
+    auto second = load_pack<N>(static_cast<const float*>(v + i));
+    const auto g = load_pack<N>(gradient + i);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      p.v[j] = updated(p.v[j], first.v[j], second.v[j], g.v[j], step);
+      out.v[j] = store<T>(p.v[j]);
+    }
+    store_pack(master + i, p);
+    store_pack(m + i, first);
+    store_pack(v + i, second);
+    if (param) store_pack(param + i, out);
+  }
+}
+
+}  // namespace
+
+void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
+  const int64_t count = x_n.count();
+  if (count == 0) return;
+  const int64_t blocks = scratch::cuda_blocks(count, scratch::square_block, scratch::cuda_square_partials);
+  // Whole packs for every block, so that only the last one has single elements.
+  const int64_t per_block = ((count + blocks - 1) / blocks + 7) / 8 * 8;
+  auto* partial = reinterpret_cast<double*>(stream.scratch(scratch::sum_squares(Target::cuda, count)));
+  by_storage(x_n.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    by_pack<full_pack<T>>(aligned16(x_n.data), [&](auto n) {
+      launch(stream, {"sum_squares", x_n}, square_partials<T, n()>, static_cast<unsigned>(blocks),
+             Tile::threads, 0, partial, pointer<T>(x_n), count, per_block);
+    });
+  });
+  launch(stream, {"sum_squares", x_n}, add_squares, 1, Tile::threads, 0, pointer<double>(sum_1), partial,
+         blocks);
+}
+
+void grad_scale(Stream& stream, Tensor scalars_8, CTensor sum_1, float max_norm) {
+  launch(stream, "grad_scale", grad_scale_kernel, 1, 32, 0, pointer<float>(scalars_8), pointer<double>(sum_1),
+         max_norm);
+}
+
+void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions options) {
+  const int64_t count = tensors.m_n.count();
+  if (count == 0) return;
+  const bool own_master = tensors.master_n.empty();
+  const Tensor master = own_master ? tensors.param_n : tensors.master_n;
+  const Tensor param = own_master ? Tensor{} : tensors.param_n;
+  by_storage(own_master ? DType::f32 : param.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto part = [&](auto n, int64_t packs, int64_t offset) {
+      if (packs == 0) return;
+      const unsigned blocks = blocks_for(packs, Tile::threads);
+      launch(stream, {"adamw", tensors.m_n}, adamw_kernel<T, n()>, blocks < 8192u ? blocks : 8192u,
+             Tile::threads, 0, pointer<T>(param), pointer<float>(master), pointer<float>(tensors.m_n),
+             pointer<float>(tensors.v_n), pointer<float>(tensors.grad_n), pointer<float>(scalars_8), options,
+             packs, offset);
+    };
+    const bool aligned =
+        aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data);
+    const int64_t whole = aligned ? count / 4 : 0;
+    part(std::integral_constant<int, 4>{}, whole, 0);
+    part(std::integral_constant<int, 1>{}, count - 4 * whole, 4 * whole);
+  });
+}
+
+}  // namespace deltatune::cuda
