@@ -1,5 +1,5 @@
-// `deltatune eval cfg.yaml`: loss and perplexity of a checkpoint on eval_dataset (or, without one, on
-// dataset).
+// `deltatune eval cfg.yaml`: loss and perplexity of a checkpoint on eval_dataset; without one on the part of
+// dataset that val_size holds out of training, and without val_size on all of dataset.
 #include <cmath>
 #include <cstdio>
 
@@ -8,6 +8,7 @@
 #include "cli/device.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
+#include "data/hold_out.h"
 #include "train/evaluate.h"
 #include "train/run_data.h"
 #include "train/setup.h"
@@ -24,7 +25,10 @@ int verb_eval(const Invocation& call) {
   const auto device = open_device(config);
   const ModelSource source = open_model(config.model_name_or_path, config.init);
   const TextSource text = open_run_text(config, source, false);
-  const TokenizedSet set = load_set(entries, config, source, text);
+  TokenizedSet set = load_set(entries, config, source, text);
+  if (config.eval_dataset.empty() && config.val_size > 0) {
+    set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).second;
+  }
   const auto comm = make_solo_communicator();
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, Keep::nothing(), false));
   fill_store(engine.store(), engine.stream(), source, static_cast<uint64_t>(config.seed));
