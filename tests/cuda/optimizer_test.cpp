@@ -1,0 +1,85 @@
+// sum_squares, grad_scale and AdamW of the cuda table against the cpu row. AdamW gives the same bits.
+#include "cuda/cuda_case.h"
+
+namespace deltatune {
+namespace {
+
+using cuda_case::compare;
+using cuda_case::compare_bits;
+using cuda_case::On;
+using parity::Array;
+
+class CudaOptimizer : public cuda_case::Cuda {};
+
+TEST_F(CudaOptimizer, SumSquares) {
+  for (const DType dtype : cuda_case::cuda_dtypes) {
+    for (const int64_t count : {0, 1, 3, 15, 4095, 4096, 4097, 50001, 5000003}) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << count);
+      const Array x = parity::random(dtype, {count}, 1);
+      Array sum(DType::f64, {1}, {3});
+      // Sums in double, in another order.
+      compare({{&sum, 1e-24}},
+              [&](Stream& stream, const On& on) { ops::sum_squares(stream, on(sum), on(x)); });
+    }
+  }
+}
+
+TEST_F(CudaOptimizer, SumSquaresOfASlice) {
+  const Array x = parity::random(DType::bf16, {3, 9001}, 1);
+  Array sum(DType::f64, {1}, {0});
+  compare({{&sum, 1e-24}},
+          [&](Stream& stream, const On& on) { ops::sum_squares(stream, on(sum), on(x).slice(1, 2)); });
+}
+
+TEST_F(CudaOptimizer, GradScale) {
+  for (const double squares : {0.0, 64.0, 6400.0, static_cast<double>(INFINITY), static_cast<double>(NAN)}) {
+    for (const float max_norm : {0.0f, -1.0f, 2.0f}) {
+      SCOPED_TRACE(testing::Message() << squares << ", at most " << max_norm);
+      const Array sum(DType::f64, {1}, {squares});
+      Array scalars(DType::f32, {8}, {0.5, 0.25, 0.125, 0.125, -1, -1, -1, 9});
+      compare({cuda_case::within_ulp(&scalars, 0)},
+              [&](Stream& stream, const On& on) { ops::grad_scale(stream, on(scalars), on(sum), max_norm); });
+    }
+  }
+}
+
+/// One step on `count` parameters; master: a separate one beside a parameter of this dtype.
+void step(int64_t count, bool own_master, DType param_dtype, double nonfinite) {
+  SCOPED_TRACE(testing::Message() << count << " " << name_of(param_dtype) << (own_master ? "" : ", master"));
+  Array param = parity::random(param_dtype, {count}, 1, 0.02);
+  Array master = parity::random(DType::f32, {count}, 2, 0.02);
+  Array m = parity::random(DType::f32, {count}, 3, 1e-3);
+  Array v = parity::random(DType::f32, {count}, 4, 1e-4);
+  for (int64_t i = 0; i < count; ++i) v.view().as<float>()[i] = std::abs(v.view().as<float>()[i]);
+  const Array grad = parity::random(DType::f32, {count}, 5);
+  const Array scalars(DType::f32, {8}, {1e-3, 0.19, 0.0975, 0.125, 0.11, 3, nonfinite, 0});
+  AdamwOptions options;
+  options.weight_decay = 0.1f;
+  const auto op = [&](Stream& stream, const On& on) {
+    const Tensor separate = own_master ? Tensor{} : on(master);
+    ops::adamw(stream, {on(param), separate, on(m), on(v), on(grad)}, on(scalars), options);
+  };
+  const Array before = param;
+  if (own_master) {
+    compare_bits({cuda_case::within_ulp(&param, 0), &m, &v}, op);
+  } else {
+    compare_bits({cuda_case::within_ulp(&param, 0), cuda_case::within_ulp(&master, 0), &m, &v}, op);
+  }
+  EXPECT_EQ(param == before, nonfinite != 0 || count == 0);
+}
+
+TEST_F(CudaOptimizer, AdamwGivesTheBitsOfTheCpu) {
+  for (const int64_t count : {0, 1, 3, 4, 1027, 100001}) {
+    step(count, true, DType::f32, 0);
+    step(count, false, DType::bf16, 0);
+    step(count, false, DType::f32, 0);
+  }
+}
+
+TEST_F(CudaOptimizer, AdamwDoesNothingAfterANonFiniteNorm) {
+  step(1027, true, DType::f32, 1);
+  step(1027, false, DType::bf16, 1);
+}
+
+}  // namespace
+}  // namespace deltatune
