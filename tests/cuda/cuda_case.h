@@ -153,6 +153,7 @@ inline std::vector<Array> run_on_cuda(const std::vector<Output>& outputs, const 
   stream->set_scratch(scratch.span().first(size));
   op(*stream, on);
   stream->sync();
+  EXPECT_EQ(stream->scratch_wish(), size) << "the plan and the run disagree about scratch";
   stream->download(filling.data(), whole);
   stream->sync();
   EXPECT_TRUE(std::all_of(filling.begin() + static_cast<std::ptrdiff_t>(size), filling.end(),
