@@ -8,6 +8,7 @@
 
 #include "base/thread_pool.h"
 #include "ops/checks.h"
+#include "ops/delta_net_cuda_scratch.h"
 #include "ops/delta_net_scratch.h"
 #include "ops/op.h"
 
@@ -77,7 +78,7 @@ void check_states(const Check& check, const CTensor& states_CHKV, const Segments
   check.that(states_CHKV.dim(0) >= segments.num_chunks, "states_CHKV", "an entry for each chunk");
 }
 
-/// The cpu kernels share their scratch arithmetic with `plan`; other targets need none of it.
+/// Which of the two tables' scratch arithmetic applies.
 bool plans_cpu(const Stream& stream) {
   return stream.device().target() == Target::cpu;
 }
@@ -146,8 +147,8 @@ void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Ten
   check.input("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
   check.input("q_rstd_TH", q_rstd_TH, compute, {T, shape.key_heads});
   check.input("k_rstd_TH", k_rstd_TH, compute, {T, shape.key_heads});
-  if (plans_cpu(stream))
-    stream.require_scratch(gdn_prologue_backward_scratch(shape, compute, thread_count()));
+  stream.require_scratch(plans_cpu(stream) ? gdn_prologue_backward_scratch(shape, compute, thread_count())
+                                           : gdn_prologue_backward_cuda_scratch(shape, T));
   // Gradients of parameters are read and written.
   const double bytes = prologue_columns_bytes(proj_TN, shape) + prologue_columns_bytes(dproj_TN, shape) +
                        2 * bytes_of({dconv_CW, dA_log_H, ddt_bias_H}) +
@@ -217,7 +218,8 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
   check.output("dg_TH", dg_TH, compute, {T, shape.value_heads});
   check.output("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
   check_states(check, states_CHKV, segments, compute, shape);
-  if (plans_cpu(stream)) stream.require_scratch(gated_delta_backward_scratch(shape, compute, thread_count()));
+  stream.require_scratch(plans_cpu(stream) ? gated_delta_backward_scratch(shape, compute, thread_count())
+                                           : gated_delta_backward_cuda_scratch(shape));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
   // Per value head and chunk of n, from the stored state S and with R the gradient of the state leaving: of
@@ -269,7 +271,8 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
   check.input("rstd_TH", rstd_TH, compute, {T, shape.value_heads});
   check.input("w_V", w_V, compute, {shape.value_dim});
   check.output("dw_V", dw_V, compute, {shape.value_dim});
-  if (plans_cpu(stream)) stream.require_scratch(gated_rmsnorm_backward_scratch(shape, compute, T));
+  stream.require_scratch(plans_cpu(stream) ? gated_rmsnorm_backward_scratch(shape, compute, T)
+                                           : gated_rmsnorm_backward_cuda_scratch(shape, T));
   // Per element: the gate and its derivative 7, dn 2, mean 2, do 3, dz 4, dw 3.
   const OpScope scope(stream, Op::gated_rmsnorm_backward,
                       {bytes_of({do_THV, dw_V, dw_V, dy_THV, o_THV, w_V, rstd_TH}) + z_bytes(proj_TN, shape) +

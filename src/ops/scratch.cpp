@@ -1,6 +1,8 @@
 // Scratch bytes. Every piece is rounded up to 256 bytes, so that the pieces after it stay aligned.
 #include "ops/scratch.h"
 
+#include <algorithm>
+
 #include "base/thread_pool.h"
 
 namespace deltatune::scratch {
@@ -70,7 +72,8 @@ size_t qk_norm_rope_forward(Target target, DType storage, const AttentionShape& 
 }
 
 size_t qk_norm_rope_backward(Target target, DType storage, int64_t tokens, const AttentionShape& shape) {
-  if (target == Target::cuda) return cuda_reduction_cap;
+  if (target == Target::cuda)
+    return aligned(2 * blocks(tokens, cuda_norm_block) * shape.head_dim, sizeof(float));
   // Partial sums of dq_norm and dk_norm for each block of tokens.
   return per_thread(rope_slot(storage, shape)) +
          aligned(2 * blocks(tokens, norm_block) * shape.head_dim, compute_size(storage));
@@ -81,8 +84,9 @@ size_t attention_forward(Target target, DType storage, const AttentionShape& sha
 }
 
 size_t attention_backward(Target target, DType storage, int64_t tokens, const AttentionShape& shape) {
-  if (target == Target::cuda) return cuda_library_cap;
   // Sum of do * o per query head and token.
+  if (target == Target::cuda)
+    return std::max(cuda_library_cap, aligned(tokens * shape.query_heads, sizeof(float)));
   return per_thread(attention_backward_slot(storage, shape)) +
          aligned(tokens * shape.query_heads, compute_size(storage));
 }

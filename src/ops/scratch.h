@@ -25,6 +25,8 @@ struct AttentionTile {
 };
 /// Tokens whose contributions to a norm weight's gradient are summed first.
 inline constexpr int64_t norm_block = 64;
+/// The same in the plain cuda kernel of qk_norm_rope.
+inline constexpr int64_t cuda_norm_block = 16;
 /// Elements summed first by sum_squares.
 inline constexpr int64_t square_block = 4096;
 

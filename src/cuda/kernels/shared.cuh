@@ -1,0 +1,26 @@
+// Dynamic shared memory: the one way kernels reach it, and the opt-in that sizes above 48 KiB need.
+#pragma once
+
+#include "cuda/launch.cuh"
+
+namespace deltatune::cuda {
+
+/// The dynamic shared memory of the block, 16-byte aligned.
+template <class T>
+__device__ inline T* dynamic_shared() {
+  extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];
+  return reinterpret_cast<T*>(dynamic_shared_bytes);
+}
+
+/// launch() with `shared` bytes of dynamic shared memory, whatever their number.
+template <class... P, class... A>
+void launch_shared(const Stream& stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block,
+                   size_t shared, A... arguments) {
+  if (shared > 48 * 1024) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+          name);
+  }
+  launch(stream, name, kernel, grid, block, shared, arguments...);
+}
+
+}  // namespace deltatune::cuda
