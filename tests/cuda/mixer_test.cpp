@@ -1,0 +1,400 @@
+// The token-mixing rows of the cuda table against the cpu row: Gated DeltaNet (prologue, delta rule, gated
+// norm), attention (norm and rotary embedding, attention, gate).
+#include "cuda/cuda_case.h"
+
+namespace deltatune {
+namespace {
+
+using cuda_case::compare;
+using cuda_case::On;
+using cuda_case::Op;
+using cuda_case::Output;
+using parity::Array;
+using parity::random;
+using parity::Row;
+
+class CudaMixer : public cuda_case::CudaStorage {};
+INSTANTIATE_TEST_SUITE_P(Storage, CudaMixer, testing::ValuesIn(cuda_case::cuda_dtypes),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+constexpr float eps = 1e-6f;
+
+const std::vector<std::vector<int32_t>> document_lists = {{1},   {1, 1, 1},       {2, 63, 64, 65},
+                                                          {300}, {129, 1, 70, 3}, {64, 128, 1, 31}};
+
+std::vector<int32_t> ones(size_t count) {
+  return std::vector<int32_t>(count, 1);
+}
+
+/// Key heads, value heads, key_dim, value_dim, conv_width: ratios 1 to 3, sizes of real models and odd ones.
+const std::vector<GdnShape> gdn_shapes = {
+    {2, 2, 16, 16, 4}, {1, 2, 32, 16, 3}, {1, 3, 20, 36, 2}, {1, 1, 128, 128, 4}, {1, 2, 256, 64, 4}};
+/// Query heads, kv heads, head_dim, rotary_dim.
+const std::vector<AttentionShape> attention_shapes = {
+    {2, 2, 16, 8}, {4, 2, 32, 32}, {3, 1, 20, 0}, {2, 1, 128, 32}, {4, 1, 256, 64}};
+
+/// Values in [low, high].
+Array uniform(DType dtype, Shape shape, uint64_t stream, double low, double high) {
+  Rng rng(20240613, stream);
+  std::vector<double> values(static_cast<size_t>(shape.count()));
+  for (double& value : values) value = low + (high - low) * rng.uniform();
+  return {dtype, shape, values};
+}
+
+/// Rows of normal values scaled to length 1, then rounded.
+Array unit_rows(DType dtype, Shape shape, uint64_t stream) {
+  std::vector<double> values = parity::normal(shape.count(), stream);
+  const size_t n = static_cast<size_t>(shape[shape.rank - 1]);
+  for (size_t row = 0; row < values.size(); row += n) {
+    double squares = 1e-6;
+    for (size_t j = 0; j < n; ++j) squares += values[row + j] * values[row + j];
+    for (size_t j = 0; j < n; ++j) values[row + j] /= std::sqrt(squares);
+  }
+  return {dtype, shape, values};
+}
+
+/// Inputs and outputs of the delta rule on one packed row.
+struct DeltaCase {
+  DType dtype;
+  GdnShape shape;
+  Row row;
+  Array q, k, v, g, beta, d_o;
+  Array o, states, dq, dk, dv, dg, dbeta;
+
+  DeltaCase(DType storage, const GdnShape& s, const std::vector<int32_t>& lengths)
+      : dtype(storage), shape(s), row(lengths) {
+    const int64_t T = row.tokens, Hv = shape.value_heads;
+    const Shape keys{T, shape.key_heads, shape.key_dim}, values{T, Hv, shape.value_dim};
+    q = unit_rows(dtype, keys, 1);
+    k = unit_rows(dtype, keys, 2);
+    v = random(dtype, values, 3);
+    g = uniform(DType::f32, {T, Hv}, 4, -0.2, 0);
+    beta = uniform(DType::f32, {T, Hv}, 5, 0, 1);
+    d_o = random(dtype, values, 6);
+    o = Array(dtype, values);
+    states = Array(DType::f32, {row.num_chunks, Hv, shape.key_dim, shape.value_dim});
+    dq = Array(dtype, keys);
+    dk = Array(dtype, keys);
+    dv = Array(dtype, values);
+    dg = Array(DType::f32, {T, Hv});
+    dbeta = Array(DType::f32, {T, Hv});
+  }
+
+  std::vector<Array> forward() {
+    return compare({&o, &states}, [&](Stream& stream, const On& on) {
+      ops::gated_delta_forward(stream, on(o), on(states), on(q), on(k), on(v), on(g), on(beta),
+                               on.segments(row), shape);
+    });
+  }
+  /// From the states of the cpu row.
+  std::vector<Array> backward(double dg_nmse = -1) {
+    return compare({&dq, &dk, &dv, {&dg, dg_nmse}, &dbeta}, [&](Stream& stream, const On& on) {
+      ops::gated_delta_backward(stream, on(dq), on(dk), on(dv), on(dg), on(dbeta), on(d_o), on(states), on(q),
+                                on(k), on(v), on(g), on(beta), on.segments(row), shape);
+    });
+  }
+};
+
+TEST_P(CudaMixer, GatedDelta) {
+  for (const GdnShape& shape : gdn_shapes) {
+    for (const auto& lengths : document_lists) {
+      SCOPED_TRACE(testing::Message()
+                   << shape.key_heads << "/" << shape.value_heads << " heads of " << shape.key_dim << "x"
+                   << shape.value_dim << ", first document " << lengths[0]);
+      DeltaCase c(GetParam(), shape, lengths);
+      c.forward();
+      c.backward();
+    }
+  }
+}
+
+/// More chunks than one window of backward holds, with documents across its edges.
+TEST_P(CudaMixer, GatedDeltaManyChunks) {
+  const GdnShape shape{1, 2, 16, 16, 4};
+  for (const auto& lengths : {std::vector<int32_t>{2500}, ones(70), {1100, 1, 1, 1300, 64, 700, 3}}) {
+    DeltaCase c(GetParam(), shape, lengths);
+    c.forward();
+    c.backward();
+  }
+}
+
+TEST_P(CudaMixer, GatedDeltaExtremes) {
+  const GdnShape shape{1, 2, 32, 32, 4};
+  const auto constant = [](Array& x, double value) {
+    x.set(std::vector<double>(static_cast<size_t>(x.count()), value));
+  };
+  for (const double g : {0.0, -20.0, -1e-4}) {
+    for (const double beta : {0.0, 1.0, 0.5}) {
+      SCOPED_TRACE(testing::Message() << "g " << g << ", beta " << beta);
+      DeltaCase c(GetParam(), shape, {150, 1, 64});
+      constant(c.g, g);
+      constant(c.beta, beta);
+      c.forward();
+      c.backward();
+    }
+  }
+  for (const double beta : {1.0, 0.5}) {
+    SCOPED_TRACE(testing::Message() << "identical keys, beta " << beta);
+    DeltaCase c(GetParam(), shape, {150, 3});
+    std::vector<double> keys = c.k.values();
+    for (size_t i = 32; i < keys.size(); ++i) keys[i] = keys[i % 32];
+    c.k.set(keys);
+    constant(c.g, 0);
+    constant(c.beta, beta);
+    c.forward();
+    // With beta 1 each token forgets what the one before it stored: R' k = 0, S' has only the direction of k,
+    // so dg = <R', S'> is 0 but for rounding, and there is nothing to compare but its size.
+    const auto gradients = c.backward(beta == 1.0 ? 1 : -1);
+    for (const double dg : gradients[3].values()) {
+      if (beta == 1.0) EXPECT_LE(std::fabs(dg), GetParam() == DType::bf16 ? 0.05 : 2e-5);
+    }
+  }
+  // Gates that close suddenly inside a chunk.
+  DeltaCase c(GetParam(), shape, {200});
+  std::vector<double> gates = c.g.values();
+  for (size_t i = 0; i < gates.size(); i += 14) gates[i] = -1000;
+  c.g.set(gates);
+  c.forward();
+  c.backward();
+}
+
+/// Outputs that are not wanted are not written; the others are the same.
+TEST_P(CudaMixer, GatedDeltaPartsNotWanted) {
+  DeltaCase c(GetParam(), {1, 2, 16, 16, 4}, {70, 1});
+  c.forward();
+  const auto all = c.backward();
+  const Tensor none;
+  const auto some = compare({&c.dk, &c.dg}, [&](Stream& stream, const On& on) {
+    ops::gated_delta_backward(stream, none, on(c.dk), none, on(c.dg), none, on(c.d_o), on(c.states), on(c.q),
+                              on(c.k), on(c.v), on(c.g), on(c.beta), on.segments(c.row), c.shape);
+  });
+  EXPECT_TRUE(some[0] == all[1]);
+  EXPECT_TRUE(some[1] == all[3]);
+  const auto o = compare({&c.o}, [&](Stream& stream, const On& on) {
+    ops::gated_delta_forward(stream, on(c.o), none, on(c.q), on(c.k), on(c.v), on(c.g), on(c.beta),
+                             on.segments(c.row), c.shape);
+  });
+  EXPECT_TRUE(o[0].intact());
+}
+
+/// Bits of tokens [begin, end) of a [T, ...] array.
+void expect_same_tokens(const Array& a, const Array& b, int64_t begin, int64_t end, const char* what) {
+  const CTensor x = a.view().slice(begin, end - begin), y = b.view().slice(begin, end - begin);
+  EXPECT_EQ(std::memcmp(x.data, y.data, x.bytes()), 0) << what;
+}
+
+/// Changes every value of tokens [begin, end).
+void disturb(Array& x, int64_t begin, int64_t end) {
+  std::vector<double> values = x.values();
+  const int64_t row = x.count() / x.shape()[0];
+  for (int64_t i = begin * row; i < end * row; ++i)
+    values[static_cast<size_t>(i)] = -0.5 * values[static_cast<size_t>(i)] + 0.25;
+  x.set(values);
+}
+
+/// What happens in the second document changes no bit of the others, slow decay included.
+TEST_P(CudaMixer, GatedDeltaDocumentsDoNotLeak) {
+  DeltaCase c(GetParam(), {1, 2, 16, 16, 4}, {70, 65, 90});
+  c.g.set(std::vector<double>(static_cast<size_t>(c.g.count()), -1e-5));
+  const auto before = c.forward();
+  const auto gradients = c.backward();
+  for (Array* x : {&c.q, &c.k, &c.v, &c.d_o, &c.beta}) disturb(*x, 70, 135);
+  const auto after = c.forward();
+  const auto gradients_after = c.backward();
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 70}, {135, 225}}) {
+    expect_same_tokens(before[0], after[0], begin, end, "o");
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      expect_same_tokens(gradients[i], gradients_after[i], begin, end, "gradient");
+    }
+  }
+}
+
+TEST_P(CudaMixer, GdnPrologue) {
+  const DType dtype = GetParam();
+  for (const GdnShape& shape : gdn_shapes) {
+    for (const auto& lengths : document_lists) {
+      SCOPED_TRACE(testing::Message()
+                   << shape.key_heads << "/" << shape.value_heads << " heads of " << shape.key_dim << "x"
+                   << shape.value_dim << ", first document " << lengths[0]);
+      const Row row(lengths);
+      const int64_t T = row.tokens, Hk = shape.key_heads, Hv = shape.value_heads;
+      const Shape keys{T, Hk, shape.key_dim}, values{T, Hv, shape.value_dim};
+      const Array proj = random(dtype, {T, shape.columns()}, 1, 2);
+      const Array conv = random(dtype, {shape.channels(), shape.conv_width}, 2, 0.5);
+      const Array A_log = uniform(DType::f32, {Hv}, 3, -4, 3);
+      const Array dt_bias = uniform(DType::f32, {Hv}, 4, -25, 25);
+      Array q(dtype, keys), k(dtype, keys), v(dtype, values), g(DType::f32, {T, Hv}),
+          beta(DType::f32, {T, Hv});
+      Array q_rstd(DType::f32, {T, Hk}), k_rstd(DType::f32, {T, Hk});
+      compare({&q, &k, &v, &g, &beta, &q_rstd, &k_rstd}, [&](Stream& stream, const On& on) {
+        ops::gdn_prologue_forward(stream, on(q), on(k), on(v), on(g), on(beta), on(q_rstd), on(k_rstd),
+                                  on(proj), on(conv), on(A_log), on(dt_bias), on.segments(row), shape);
+      });
+      const Array dq = random(dtype, keys, 5), dk = random(dtype, keys, 6), dv = random(dtype, values, 7);
+      const Array dg = random(DType::f32, {T, Hv}, 8), dbeta = random(DType::f32, {T, Hv}, 9);
+      Array dproj(dtype, proj.shape());
+      Array dconv = random(DType::f32, conv.shape(), 10);
+      Array dA_log = random(DType::f32, {Hv}, 11), ddt_bias = random(DType::f32, {Hv}, 12);
+      compare({&dproj, &dconv, &dA_log, &ddt_bias}, [&](Stream& stream, const On& on) {
+        ops::gdn_prologue_backward(stream, on(dproj), on(dconv), on(dA_log), on(ddt_bias), on(dq), on(dk),
+                                   on(dv), on(dg), on(dbeta), on(proj), on(conv), on(A_log), on(dt_bias),
+                                   on(q), on(k), on(q_rstd), on(k_rstd), on.segments(row), shape);
+      });
+    }
+  }
+}
+
+TEST_P(CudaMixer, GatedRmsnorm) {
+  const DType dtype = GetParam();
+  for (const GdnShape& shape : gdn_shapes) {
+    for (const int64_t T : {1, 15, 16, 33, 300}) {
+      SCOPED_TRACE(testing::Message() << T << " tokens, heads of " << shape.value_dim);
+      const Shape values{T, shape.value_heads, shape.value_dim};
+      const Array proj = random(dtype, {T, shape.columns()}, 1, 2), o = random(dtype, values, 2);
+      const Array w = uniform(DType::f32, {shape.value_dim}, 3, 0.5, 1.5), dy = random(dtype, values, 4);
+      Array y(dtype, values), rstd(DType::f32, {T, shape.value_heads});
+      compare({&y, &rstd}, [&](Stream& stream, const On& on) {
+        ops::gated_rmsnorm_forward(stream, on(y), on(rstd), on(o), on(proj), on(w), shape, eps);
+      });
+      Array d_o(dtype, values), dproj(dtype, proj.shape()), dw = random(DType::f32, w.shape(), 5);
+      compare({&d_o, &dproj, &dw}, [&](Stream& stream, const On& on) {
+        ops::gated_rmsnorm_backward(stream, on(d_o), on(dproj), on(dw), on(dy), on(o), on(proj), on(w),
+                                    on(rstd), shape);
+      });
+    }
+  }
+}
+
+/// Inputs and outputs of the three attention ops on one packed row.
+struct AttentionCase {
+  DType dtype;
+  AttentionShape shape;
+  Row row;
+  Array proj, q, k, d_o, dproj, o, lse, dq, dk;
+
+  AttentionCase(DType storage, const AttentionShape& s, const std::vector<int32_t>& lengths)
+      : dtype(storage), shape(s), row(lengths) {
+    const int64_t T = row.tokens;
+    const Shape queries{T, shape.query_heads, shape.head_dim}, keys{T, shape.kv_heads, shape.head_dim};
+    proj = random(dtype, {T, shape.columns()}, 1);
+    q = random(dtype, queries, 2);
+    k = random(dtype, keys, 3);
+    d_o = random(dtype, queries, 4);
+    dproj = Array(dtype, proj.shape());
+    o = Array(dtype, queries);
+    lse = Array(DType::f32, {shape.query_heads, T});
+    dq = Array(dtype, queries);
+    dk = Array(dtype, keys);
+  }
+  std::vector<Array> forward() {
+    return compare({&o, &lse}, [&](Stream& stream, const On& on) {
+      ops::attention_forward(stream, on(o), on(lse), on(q), on(k), on(proj), on.segments(row), shape);
+    });
+  }
+  /// From the o and lse of the cpu row.
+  std::vector<Array> backward() {
+    return compare({&dq, &dk, &dproj}, [&](Stream& stream, const On& on) {
+      ops::attention_backward(stream, on(dq), on(dk), on(dproj), on(d_o), on(o), on(q), on(k), on(proj),
+                              on(lse), on.segments(row), shape);
+    });
+  }
+};
+
+TEST_P(CudaMixer, Attention) {
+  for (const AttentionShape& shape : attention_shapes) {
+    for (const auto& lengths : document_lists) {
+      SCOPED_TRACE(testing::Message() << shape.query_heads << "/" << shape.kv_heads << " heads of "
+                                      << shape.head_dim << ", first document " << lengths[0]);
+      AttentionCase c(GetParam(), shape, lengths);
+      c.forward();
+      c.backward();
+    }
+  }
+  AttentionCase many(GetParam(), attention_shapes[0], ones(500));
+  many.forward();
+  many.backward();
+}
+
+/// Scores far from 0: softmax with one key that takes all, and lse that is large.
+TEST_P(CudaMixer, AttentionLargeScores) {
+  AttentionCase c(GetParam(), {2, 1, 32, 32}, {150});
+  for (Array* x : {&c.q, &c.k}) {
+    std::vector<double> values = x->values();
+    for (double& value : values) value *= 8;
+    x->set(values);
+  }
+  c.forward();
+  c.backward();
+}
+
+TEST_P(CudaMixer, AttentionDocumentsDoNotLeak) {
+  AttentionCase c(GetParam(), {2, 1, 32, 32}, {70, 65, 90});
+  const auto before = c.forward();
+  const auto gradients = c.backward();
+  for (Array* x : {&c.q, &c.k, &c.proj, &c.d_o}) disturb(*x, 70, 135);
+  const auto after = c.forward();
+  const auto gradients_after = c.backward();
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 70}, {135, 225}}) {
+    expect_same_tokens(before[0], after[0], begin, end, "o");
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      expect_same_tokens(gradients[i], gradients_after[i], begin, end, "gradient");
+    }
+  }
+}
+
+TEST_P(CudaMixer, QkNormRope) {
+  const DType dtype = GetParam();
+  for (const AttentionShape& shape : attention_shapes) {
+    for (const auto& lengths : document_lists) {
+      SCOPED_TRACE(testing::Message() << shape.query_heads << "/" << shape.kv_heads << " heads of "
+                                      << shape.head_dim << ", first document " << lengths[0]);
+      const AttentionCase c(dtype, shape, lengths);
+      const int64_t T = c.row.tokens;
+      const Array q_norm = random(dtype, {shape.head_dim}, 5, 0.3),
+                  k_norm = random(dtype, {shape.head_dim}, 6, 0.3);
+      std::vector<double> frequencies;
+      for (int64_t j = 0; j < shape.rotary_dim / 2; ++j) {
+        frequencies.push_back(
+            std::pow(1e7, -2.0 * static_cast<double>(j) / static_cast<double>(shape.rotary_dim)));
+      }
+      const Array inv_freq(DType::f32, {shape.rotary_dim / 2}, frequencies);
+      Array q(dtype, c.q.shape()), k(dtype, c.k.shape());
+      Array q_rstd(DType::f32, {T, shape.query_heads}), k_rstd(DType::f32, {T, shape.kv_heads});
+      compare({&q, &k, &q_rstd, &k_rstd}, [&](Stream& stream, const On& on) {
+        ops::qk_norm_rope_forward(stream, on(q), on(k), on(q_rstd), on(k_rstd), on(c.proj), on(q_norm),
+                                  on(k_norm), on(c.row.positions), on(inv_freq), shape, eps);
+      });
+      Array dproj(dtype, c.proj.shape());
+      Array dq_norm = random(DType::f32, {shape.head_dim}, 7),
+            dk_norm = random(DType::f32, {shape.head_dim}, 8);
+      compare({&dproj, &dq_norm, &dk_norm}, [&](Stream& stream, const On& on) {
+        ops::qk_norm_rope_backward(stream, on(dproj), on(dq_norm), on(dk_norm), on(c.d_o), on(c.k),
+                                   on(c.proj), on(q_norm), on(k_norm), on(q_rstd), on(k_rstd),
+                                   on(c.row.positions), on(inv_freq), shape);
+      });
+    }
+  }
+}
+
+TEST_P(CudaMixer, SigmoidGate) {
+  for (const AttentionShape& shape : attention_shapes) {
+    const AttentionCase c(GetParam(), shape, {65, 1});
+    const Array o = random(GetParam(), c.o.shape(), 5);
+    Array y(GetParam(), o.shape()), d_o(GetParam(), o.shape()), dproj(GetParam(), c.proj.shape());
+    compare({&y}, [&](Stream& stream, const On& on) {
+      ops::sigmoid_gate_forward(stream, on(y), on(o), on(c.proj), shape);
+    });
+    compare({&d_o, &dproj}, [&](Stream& stream, const On& on) {
+      ops::sigmoid_gate_backward(stream, on(d_o), on(dproj), on(c.d_o), on(o), on(c.proj), shape);
+    });
+    // In place.
+    Array in_place = o;
+    compare({&in_place}, [&](Stream& stream, const On& on) {
+      ops::sigmoid_gate_forward(stream, on(in_place), on(in_place), on(c.proj), shape);
+    });
+    EXPECT_TRUE(in_place == y);
+  }
+}
+
+}  // namespace
+}  // namespace deltatune
