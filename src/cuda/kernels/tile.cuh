@@ -68,6 +68,7 @@ __device__ inline void load_panel(float* panel, int stride, F&& element) {
 template <Along along_a, Along along_b, int NC, class A, class B>
 __device__ inline void multiply(float (&acc)[4][NC], int depth, float* panels, A&& a, B&& b) {
   float* const wide = panels + Tile::depth * Tile::stride;
+#pragma unroll 1
   for (int k0 = 0; k0 < depth; k0 += Tile::depth) {
     load_panel<Tile::rows, along_a>(panels, Tile::stride,
                                     [&](int row, int k) { return k0 + k < depth ? a(row, k0 + k) : 0.0f; });
@@ -84,6 +85,7 @@ __device__ inline void multiply(float (&acc)[4][NC], int depth, float* panels, A
 template <Along along_b, int NC, class B>
 __device__ inline void multiply_shared(float (&acc)[4][NC], int depth, float* panels, const float* a, B&& b) {
   float* const wide = panels + Tile::depth * Tile::stride;
+#pragma unroll 1
   for (int k0 = 0; k0 < depth; k0 += Tile::depth) {
     load_panel<16 * NC, along_b>(wide, Tile::wide_stride<NC>, [&](int column, int k) {
       return k0 + k < depth ? b(column, k0 + k) : 0.0f;
