@@ -10,8 +10,10 @@
 
 #include <array>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 
 #include "cuda/check.h"
 #include "cuda/cuda_ops.h"
@@ -72,6 +74,22 @@ std::string describe(const Key& key) {
          std::to_string(key.k);
 }
 
+struct Destroy {
+  void operator()(cublasLtMatmulDesc_t x) const { cublasLtMatmulDescDestroy(x); }
+  void operator()(cublasLtMatrixLayout_t x) const { cublasLtMatrixLayoutDestroy(x); }
+  void operator()(cublasLtMatmulPreference_t x) const { cublasLtMatmulPreferenceDestroy(x); }
+};
+template <class Handle>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
+
+/// Owns what `create`(&handle) makes.
+template <class Handle, class F>
+Owned<Handle> made(const std::string& what, F&& create) {
+  Handle handle = nullptr;
+  check_blas(create(&handle), what);
+  return Owned<Handle>(handle);
+}
+
 /// Descriptors and algorithm of one key; usable says whether there is one.
 class Plan {
  public:
@@ -79,26 +97,20 @@ class Plan {
     const bool b_transposed = key.layout == MatmulLayout::nt;
     const bool a_transposed = key.layout == MatmulLayout::tn;
     const std::string what = describe(key);
-    check_blas(cublasLtMatmulDescCreate(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), what);
+    operation_ = made<cublasLtMatmulDesc_t>(what, [](cublasLtMatmulDesc_t* x) {
+      return cublasLtMatmulDescCreate(x, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    });
     // Operand A of cuBLASLt is our b, operand B our a; without a transposition they are what they seem to
     // column-major eyes.
     const cublasOperation_t op_b = b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t op_a = a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    check_blas(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSA, &op_b, sizeof op_b),
-               what);
-    check_blas(cublasLtMatmulDescSetAttribute(operation_, CUBLASLT_MATMUL_DESC_TRANSB, &op_a, sizeof op_a),
-               what);
+    set_transposition(CUBLASLT_MATMUL_DESC_TRANSA, op_b, what);
+    set_transposition(CUBLASLT_MATMUL_DESC_TRANSB, op_a, what);
     b_ = layout_of(key.in, b_transposed ? key.k : key.n, b_transposed ? key.n : key.k, what);
     a_ = layout_of(key.in, a_transposed ? key.m : key.k, a_transposed ? key.k : key.m, what);
     c_ = layout_of(key.out, key.n, key.m, what);
     choose(handle, key, what);
   }
-  ~Plan() {
-    for (const auto matrix : {a_, b_, c_}) cublasLtMatrixLayoutDestroy(matrix);
-    cublasLtMatmulDescDestroy(operation_);
-  }
-  Plan(const Plan&) = delete;
-  Plan& operator=(const Plan&) = delete;
 
   bool usable() const { return usable_; }
 
@@ -108,27 +120,31 @@ class Plan {
     const float beta = spec.accumulate ? 1.0f : 0.0f;
     std::byte* workspace = stream.scratch(scratch::matmul(Target::cuda, a.dtype));
     const cublasStatus_t status =
-        cublasLtMatmul(handle, operation_, &alpha, b.data, b_, a.data, a_, &beta, c.data, c_, c.data, c_,
-                       &algorithm_, workspace, workspace_bytes_, native(stream));
+        cublasLtMatmul(handle, operation_.get(), &alpha, b.data, b_.get(), a.data, a_.get(), &beta, c.data,
+                       c_.get(), c.data, c_.get(), &algorithm_, workspace, workspace_bytes_, native(stream));
     if (status != CUBLAS_STATUS_SUCCESS) check_blas(status, describe(key) + ", stream " + stream.name());
   }
 
  private:
+  void set_transposition(cublasLtMatmulDescAttributes_t name, cublasOperation_t value,
+                         const std::string& what) {
+    check_blas(cublasLtMatmulDescSetAttribute(operation_.get(), name, &value, sizeof value), what);
+  }
+
   /// A column-major matrix without gaps.
-  static cublasLtMatrixLayout_t layout_of(DType dtype, int64_t rows, int64_t columns,
-                                          const std::string& what) {
-    cublasLtMatrixLayout_t layout = nullptr;
-    check_blas(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<uint64_t>(rows),
-                                          static_cast<uint64_t>(columns), rows),
-               what);
-    return layout;
+  static Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, int64_t rows, int64_t columns,
+                                                 const std::string& what) {
+    return made<cublasLtMatrixLayout_t>(what, [&](cublasLtMatrixLayout_t* x) {
+      return cublasLtMatrixLayoutCreate(x, type_of(dtype), static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(columns), rows);
+    });
   }
 
   void choose(cublasLtHandle_t handle, const Key& key, const std::string& what) {
-    cublasLtMatmulPreference_t preference = nullptr;
-    check_blas(cublasLtMatmulPreferenceCreate(&preference), what);
+    const auto preference = made<cublasLtMatmulPreference_t>(
+        what, [](cublasLtMatmulPreference_t* x) { return cublasLtMatmulPreferenceCreate(x); });
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
-      check_blas(cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value), what);
+      check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof value), what);
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{scratch::cuda_library_cap});
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
@@ -140,8 +156,8 @@ class Plan {
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, operation_, b_, a_, c_, c_, preference, 1, &result, &found);
-    cublasLtMatmulPreferenceDestroy(preference);
+        cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
+                                       preference.get(), 1, &result, &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
     check_blas(status, what);
     usable_ = found == 1 && result.state == CUBLAS_STATUS_SUCCESS;
@@ -149,10 +165,8 @@ class Plan {
     workspace_bytes_ = result.workspaceSize;
   }
 
-  cublasLtMatmulDesc_t operation_ = nullptr;
-  cublasLtMatrixLayout_t a_ = nullptr;
-  cublasLtMatrixLayout_t b_ = nullptr;
-  cublasLtMatrixLayout_t c_ = nullptr;
+  Owned<cublasLtMatmulDesc_t> operation_;
+  Owned<cublasLtMatrixLayout_t> a_, b_, c_;
   cublasLtMatmulAlgo_t algorithm_{};
   size_t workspace_bytes_ = 0;
   bool usable_ = false;

@@ -94,12 +94,12 @@ class CudaMemory {
 
   /// The array's place; uploaded from `source` when it is first asked for.
   Tensor place(const Array& array, const Array& source) {
-    auto& copy = copies_[&array];
-    if (!copy.buffer.data()) {
-      copy.buffer = device_.allocate(array.memory().size() + shift_, "array", "test", Lifetime::op);
+    Buffer& copy = copies_[&array];
+    if (!copy.data()) {
+      copy = device_.allocate(array.memory().size() + shift_, "array", "test", Lifetime::op);
       stream_.upload(bytes_of(copy, array), source.memory().data());
     }
-    return {copy.buffer.data() + shift_, array.dtype(), array.shape()};
+    return {copy.data() + shift_, array.dtype(), array.shape()};
   }
   /// Calls f(array, its memory now) for every array.
   void each(const std::function<void(const Array&, const Array&)>& f) {
@@ -112,16 +112,13 @@ class CudaMemory {
   }
 
  private:
-  struct Copy {
-    Buffer buffer;
-  };
-  Tensor bytes_of(const Copy& copy, const Array& array) const {
-    return {copy.buffer.data() + shift_, DType::u8, {static_cast<int64_t>(array.memory().size())}};
+  Tensor bytes_of(const Buffer& copy, const Array& array) const {
+    return {copy.data() + shift_, DType::u8, {static_cast<int64_t>(array.memory().size())}};
   }
   Device& device_;
   Stream& stream_;
   size_t shift_;
-  std::unordered_map<const Array*, Copy> copies_;
+  std::unordered_map<const Array*, Buffer> copies_;
 };
 
 /// Runs the op on the GPU from `start` of the outputs; the outputs' memory afterwards. `scratch_fill` is what
