@@ -144,8 +144,7 @@ TEST(Save, TrainingChangesTrainedTensorsOnly) {
 
 std::string oracle_python() {
   std::vector<std::string> candidates = {"python3"};
-  if (const char* named = std::getenv("DELTATUNE_ORACLE_PYTHON"))
-    candidates.insert(candidates.begin(), named);
+  if (const char* named = std::getenv("DELTATUNE_PYTHON")) candidates.insert(candidates.begin(), named);
   for (const std::string& python : candidates) {
     const std::string command =
         "'" + python + "' -c 'import torch, transformers; transformers.Qwen3_5ForCausalLM' >/dev/null 2>&1";
@@ -157,7 +156,7 @@ std::string oracle_python() {
 TEST(Save, TransformersLoadsItAndComputesTheSameLoss) {
   const std::string python = oracle_python();
   if (python.empty())
-    GTEST_SKIP() << "no python3 (or DELTATUNE_ORACLE_PYTHON) with torch and transformers' Qwen3_5 models";
+    GTEST_SKIP() << "no python3 (or DELTATUNE_PYTHON) with torch and transformers' Qwen3_5 models";
   const TempFolder folder("transformers");
   std::vector<Trained> models = {train_case(source_dir / "tests/golden/tiny_tied", folder, "tiny_tied")};
   if (fs::exists(golden_dir / "narrow_vlm"))
