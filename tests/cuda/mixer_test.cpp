@@ -145,8 +145,9 @@ TEST_P(CudaMixer, GatedDeltaExtremes) {
     // With beta 1 each token forgets what the one before it stored: R' k = 0, S' has only the direction of k,
     // so dg = <R', S'> is 0 but for rounding, and there is nothing to compare but its size.
     const auto gradients = c.backward(beta == 1.0 ? 1 : -1);
+    if (beta < 1) continue;
     for (const double dg : gradients[3].values()) {
-      if (beta == 1.0) EXPECT_LE(std::fabs(dg), GetParam() == DType::bf16 ? 0.05 : 2e-5);
+      EXPECT_LE(std::fabs(dg), GetParam() == DType::bf16 ? 0.05 : 2e-5);
     }
   }
   // Gates that close suddenly inside a chunk.
