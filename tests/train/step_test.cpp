@@ -237,6 +237,33 @@ TEST(EngineTest, StepsDoNotAllocate) {
   EXPECT_EQ(t.device->allocation_count(), allocations);
 }
 
+// What was measured on two kinds of rows is enough for all: an arena or a scratch that is too small asserts.
+TEST(EngineTest, MemoryIsEnoughForEveryLayoutOfARow) {
+  constexpr int64_t tokens = 200;
+  for (const DType storage : {DType::f32, DType::bf16}) {
+    EngineOptions options = tiny_options(storage, tokens);
+    options.max_documents = 7;
+    options.keep = Keep::outputs();
+    TinyEngine t(options, std::make_unique<GarbageDevice>());
+    Rng rng(3);
+    for (uint64_t round = 0; round < 40; ++round) {
+      std::vector<Document> row;
+      int64_t left = tokens;
+      const uint64_t most = 1 + rng.below(6);
+      for (uint64_t d = 0; d < most && left > 0; ++d) {
+        const auto length = static_cast<int64_t>(1 + rng.below(static_cast<uint64_t>(left)));
+        row.push_back(random_document(length, 1, 24, 100 * round + d));
+        left -= length;
+      }
+      const Batch batch = packed_row(row, tokens);
+      t.engine.begin_window();
+      t.engine.micro_step(batch);
+      const UpdateResult result = t.engine.update(1e-3, 1, std::max<int64_t>(1, batch.num_targets));
+      EXPECT_TRUE(std::isfinite(result.loss_sum) && !result.nonfinite) << round;
+    }
+  }
+}
+
 TEST(EvaluateTest, PackedSortedPaddedAndAloneAgree) {
   const TokenizedSet set = set_of(documents(), 64);
   TinyEngine t;
