@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "base/clock.h"
 #include "data/hold_out.h"
 #include "io/test_files.h"
 #include "ops/null_device.h"
@@ -94,8 +95,10 @@ TEST(PlanTest, OfThe27BOnEightDevicesIsQuick) {
   Config config = small_config("bf16", "block", 16384);
   config.model_name_or_path = (source_dir / "examples/configs/models/qwen3.8-27b").string();
   config.nproc = 8;
+  const Stopwatch clock;
   const ModelSource source = open_model(config.model_name_or_path, "random");
   const PlanReport plan = make_plan(config, source, device_card("h200"));
+  EXPECT_LT(clock.seconds(), 5);
   EXPECT_EQ(plan.parameters, 26895998464);
   EXPECT_EQ(plan.world_size, 8);
   // Weights bf16, master, gradient, m and v in f32: 18 bytes per parameter over 8 devices.
