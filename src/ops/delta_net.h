@@ -27,9 +27,6 @@
 
 namespace deltatune {
 
-/// Added to the sum of squares of a q or k head: a constant of the model family, not rms_norm_eps.
-inline constexpr double gdn_l2norm_eps = 1e-6;
-
 namespace ops {
 
 /// Any output may be empty. q, k: [T, Hk, dk], v: [T, Hv, dv], proj: [T, columns], conv: [channels, W]:

@@ -63,6 +63,9 @@ struct GdnShape {
   int64_t columns() const { return a_column() + value_heads; }
 };
 
+/// Added to the sum of squares of a q or k head: a constant of the model family, not rms_norm_eps.
+inline constexpr double gdn_l2norm_eps = 1e-6;
+
 /// nt: c[M,N] = a[M,K] b[N,K]^T (forward).  nn: c[M,N] = a[M,K] b[K,N] (input gradient).
 /// tn: c[M,N] = a[K,M]^T b[K,N] (weight gradient).
 enum class MatmulLayout { nt, nn, tn };

@@ -30,8 +30,7 @@ inline constexpr int64_t cuda_norm_block = 16;
 /// Elements summed first by sum_squares.
 inline constexpr int64_t square_block = 4096;
 
-inline constexpr size_t cuda_library_cap = size_t{32} << 20;   ///< GEMM and attention plans
-inline constexpr size_t cuda_reduction_cap = size_t{4} << 20;  ///< partial sums
+inline constexpr size_t cuda_library_cap = size_t{32} << 20;  ///< GEMM and attention plans
 
 /// On the cuda target: the most blocks of tokens (of columns) that a sum over tokens is cut into.
 inline constexpr int64_t cuda_partials = 128;

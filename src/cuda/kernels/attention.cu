@@ -290,7 +290,7 @@ void attention_forward(Stream& stream, Tensor o_THK, Tensor lse_HT, CTensor q_TH
     using T = decltype(zero);
     by_head_dim(shape.head_dim, [&]<int NC>() {
       launch_shared(
-          stream, "attention_forward", forward_kernel<T, NC>,
+          stream, {"attention_forward", q_THK}, forward_kernel<T, NC>,
           dim3(static_cast<unsigned>(segments.chunks.dim(0)), static_cast<unsigned>(shape.query_heads)),
           dim3(Tile::threads), AttentionShared<NC>::floats(1) * sizeof(float),
           make_call<T>(q_THK, k_TGK, proj_TN, segments, shape), pointer<T>(o_THK), wanted<float>(lse_HT));
@@ -306,7 +306,7 @@ void attention_backward(Stream& stream, Tensor dq_THK, Tensor dk_TGK, Tensor dpr
     using T = decltype(zero);
     float* const dots = reinterpret_cast<float*>(
         stream.scratch(scratch::attention_backward(Target::cuda, q_THK.dtype, tokens, shape)));
-    launch(stream, "attention_backward: dots", dots_kernel<T>,
+    launch(stream, {"attention_backward: dots", q_THK}, dots_kernel<T>,
            dim3(blocks_for(tokens * shape.query_heads * warp_size, Tile::threads)), dim3(Tile::threads), 0,
            dots, pointer<T>(do_THK), pointer<T>(o_THK), tokens, shape.query_heads,
            static_cast<int>(shape.head_dim));
@@ -314,10 +314,10 @@ void attention_backward(Stream& stream, Tensor dq_THK, Tensor dk_TGK, Tensor dpr
                                pointer<float>(lse_HT), dots};
     const unsigned parts = static_cast<unsigned>(segments.chunks.dim(0));
     by_head_dim(shape.head_dim, [&]<int NC>() {
-      launch_shared(stream, "attention_backward: dq", query_kernel<T, NC>,
+      launch_shared(stream, {"attention_backward: dq", q_THK}, query_kernel<T, NC>,
                     dim3(parts, static_cast<unsigned>(shape.query_heads)), dim3(Tile::threads),
                     AttentionShared<NC>::floats(1) * sizeof(float), call, pointer<T>(dq_THK));
-      launch_shared(stream, "attention_backward: dk, dv", key_kernel<T, NC>,
+      launch_shared(stream, {"attention_backward: dk, dv", q_THK}, key_kernel<T, NC>,
                     dim3(parts, static_cast<unsigned>(shape.kv_heads)), dim3(Tile::threads),
                     AttentionShared<NC>::floats(2) * sizeof(float), call, pointer<T>(dk_TGK),
                     pointer<T>(dproj_TN) + shape.v_column());

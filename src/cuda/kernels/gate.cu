@@ -44,8 +44,9 @@ void sigmoid_gate_forward(Stream& stream, Tensor y_THK, CTensor o_THK, CTensor p
                           AttentionShape shape) {
   by_storage(o_THK.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, "sigmoid_gate_forward", forward_kernel<T>, dim3(blocks_for(o_THK.count(), threads)),
-           dim3(threads), 0, pointer<T>(y_THK), pointer<T>(o_THK), pointer<T>(proj_TN), o_THK.count(), shape);
+    launch(stream, {"sigmoid_gate_forward", o_THK}, forward_kernel<T>,
+           dim3(blocks_for(o_THK.count(), threads)), dim3(threads), 0, pointer<T>(y_THK), pointer<T>(o_THK),
+           pointer<T>(proj_TN), o_THK.count(), shape);
   });
 }
 
@@ -53,9 +54,10 @@ void sigmoid_gate_backward(Stream& stream, Tensor do_THK, Tensor dproj_TN, CTens
                            CTensor proj_TN, AttentionShape shape) {
   by_storage(o_THK.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, "sigmoid_gate_backward", backward_kernel<T>, dim3(blocks_for(o_THK.count(), threads)),
-           dim3(threads), 0, pointer<T>(do_THK), pointer<T>(dproj_TN), pointer<T>(dy_THK), pointer<T>(o_THK),
-           pointer<T>(proj_TN), o_THK.count(), shape);
+    launch(stream, {"sigmoid_gate_backward", o_THK}, backward_kernel<T>,
+           dim3(blocks_for(o_THK.count(), threads)), dim3(threads), 0, pointer<T>(do_THK),
+           pointer<T>(dproj_TN), pointer<T>(dy_THK), pointer<T>(o_THK), pointer<T>(proj_TN), o_THK.count(),
+           shape);
   });
 }
 

@@ -73,7 +73,7 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
     using T = decltype(zero);
     const auto call = gdn::make_call<T>(q_THK, k_THK, v_THV, g_TH, beta_TH, segments, shape);
     gdn::by_rows(shape.key_dim, [&]<int Rows>() {
-      launch_shared(stream, "gated_delta_forward", gdn::forward_kernel<T, Rows>,
+      launch_shared(stream, {"gated_delta_forward", v_THV}, gdn::forward_kernel<T, Rows>,
                     dim3(static_cast<unsigned>(segments.chunks.dim(0)),
                          static_cast<unsigned>(shape.value_heads), gdn::slices_of(shape)),
                     dim3(gdn::Walk::threads), gdn::Stage<Rows>::floats * sizeof(float), call,

@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(Tile::threads)
 /// Windows from the last to the first.
 template <class T, int Rows>
 void run_windows(const Stream& stream, const Call<T>& call, const Gradients<T>& gradients,
-                 const GdnShape& shape) {
+                 const GdnShape& shape, const Shape& values) {
   constexpr int64_t size = GdnCudaTile::window;
   constexpr int NC = Rows <= 8 ? 4 : 8;
   const int64_t rows = size * gdn_chunk * shape.values(), states = gdn_state_elements(shape);
@@ -466,11 +466,11 @@ void run_windows(const Stream& stream, const Call<T>& call, const Gradients<T>& 
   for (int64_t w = (call.num_chunks + size - 1) / size - 1; w >= 0; --w) {
     const Window window{
         w * size, scratch, scratch + rows, leaving, carries + w % 2 * states, carries + (w + 1) % 2 * states};
-    launch_shared(stream, "gated_delta_backward: errors", errors_kernel<T, Rows>, heads, dim3(Walk::threads),
-                  stage, call, window);
-    launch_shared(stream, "gated_delta_backward: reverse", reverse_kernel<T, Rows>, heads,
+    launch_shared(stream, {"gated_delta_backward: errors", values}, errors_kernel<T, Rows>, heads,
+                  dim3(Walk::threads), stage, call, window);
+    launch_shared(stream, {"gated_delta_backward: reverse", values}, reverse_kernel<T, Rows>, heads,
                   dim3(Walk::threads), stage, call, window, gradients.dv);
-    launch_shared(stream, "gated_delta_backward: products", products_kernel<T, NC>, key_heads,
+    launch_shared(stream, {"gated_delta_backward: products", values}, products_kernel<T, NC>, key_heads,
                   dim3(Tile::threads), ProductsShared::floats * sizeof(float), call, window, gradients);
   }
 }
@@ -490,7 +490,7 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
     const gdn::Gradients<T> gradients{wanted<T>(dq_THK), wanted<T>(dk_THK), wanted<T>(dv_THV),
                                       wanted<float>(dg_TH), wanted<float>(dbeta_TH)};
     gdn::by_rows(shape.key_dim,
-                 [&]<int Rows>() { gdn::run_windows<T, Rows>(stream, call, gradients, shape); });
+                 [&]<int Rows>() { gdn::run_windows<T, Rows>(stream, call, gradients, shape, v_THV.shape); });
   });
 }
 

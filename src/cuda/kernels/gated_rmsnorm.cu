@@ -115,7 +115,7 @@ void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor
                            CTensor w_V, GdnShape shape, float eps) {
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, "gated_rmsnorm_forward", forward_kernel<T>,
+    launch(stream, {"gated_rmsnorm_forward", proj_TN}, forward_kernel<T>,
            dim3(blocks_for(proj_TN.dim(0) * shape.value_heads, Norm::warps)), dim3(Norm::threads), 0,
            make_call<T>(o_THV, proj_TN, w_V, shape), wanted<T>(y_THV), wanted<float>(rstd_TH), eps);
   });
@@ -129,12 +129,13 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
     const unsigned blocks = blocks_for(tokens, GdnCudaTile::norm_tokens);
     float* const partial =
         reinterpret_cast<float*>(stream.scratch(gated_rmsnorm_backward_cuda_scratch(shape, tokens)));
-    launch(stream, "gated_rmsnorm_backward", backward_kernel<T>, dim3(blocks), dim3(Norm::threads),
+    launch(stream, {"gated_rmsnorm_backward", proj_TN}, backward_kernel<T>, dim3(blocks), dim3(Norm::threads),
            static_cast<size_t>(Norm::warps * dim) * sizeof(float), make_call<T>(o_THV, proj_TN, w_V, shape),
            wanted<T>(do_THV), dproj_TN.empty() ? nullptr : pointer<T>(dproj_TN) + shape.z_column(),
            pointer<T>(dy_THV), pointer<float>(rstd_TH), partial);
     if (!dw_V.empty()) {
-      add_partials(stream, "gated_rmsnorm_backward: dw", pointer<float>(dw_V), partial, dim, dim, blocks);
+      add_partials(stream, {"gated_rmsnorm_backward: dw", proj_TN}, pointer<float>(dw_V), partial, dim, dim,
+                   blocks);
     }
   });
 }

@@ -9,7 +9,6 @@
 
 #include "cuda/cuda_ops.h"
 #include "cuda/kernels/sums.cuh"
-#include "ops/delta_net.h"
 #include "ops/delta_net_cuda_scratch.h"
 
 namespace deltatune::cuda {
@@ -274,9 +273,9 @@ void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_T
     const Outputs<T> out{wanted<T>(q_THK), wanted<T>(k_THK), wanted<T>(v_THV), wanted<float>(q_rstd_TH),
                          wanted<float>(k_rstd_TH)};
     const int64_t heads = 2 * shape.key_heads + shape.value_heads;
-    launch(stream, "gdn_prologue_forward: channels", channels_kernel<T>,
+    launch(stream, {"gdn_prologue_forward: channels", proj_TN}, channels_kernel<T>,
            dim3(blocks_for(call.tokens * heads, Prologue::warps)), dim3(Prologue::threads), 0, call, out);
-    launch(stream, "gdn_prologue_forward: gates", gates_kernel<T>,
+    launch(stream, {"gdn_prologue_forward: gates", proj_TN}, gates_kernel<T>,
            dim3(blocks_for(call.tokens * shape.value_heads, Prologue::threads)), dim3(Prologue::threads), 0,
            call, wanted<float>(g_TH), wanted<float>(beta_TH));
   });
@@ -298,17 +297,17 @@ void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Ten
     const int64_t dim = shape.key_dim > shape.value_dim ? shape.key_dim : shape.value_dim;
     float* const partial =
         reinterpret_cast<float*>(stream.scratch(gdn_prologue_backward_cuda_scratch(shape, call.tokens)));
-    launch_shared(stream, "gdn_prologue_backward: channels", channels_backward_kernel<T>,
+    launch_shared(stream, {"gdn_prologue_backward: channels", proj_TN}, channels_backward_kernel<T>,
                   dim3(blocks, static_cast<unsigned>(heads)), dim3(Prologue::threads),
                   static_cast<size_t>((Prologue::tokens + shape.conv_width - 1) * dim) * sizeof(float), call,
                   x, wanted<T>(dproj_TN), partial, sums);
-    launch(stream, "gdn_prologue_backward: gates", gates_backward_kernel<T>,
+    launch(stream, {"gdn_prologue_backward: gates", proj_TN}, gates_backward_kernel<T>,
            dim3(blocks, blocks_for(shape.value_heads, warp_size)), dim3(warp_size), 0, call, x,
            wanted<T>(dproj_TN), partial, sums);
     const auto add = [&](Tensor to, int64_t first) {
       if (to.empty()) return;
-      add_partials(stream, "gdn_prologue_backward: sums", pointer<float>(to), partial + first, to.count(),
-                   sums, blocks);
+      add_partials(stream, {"gdn_prologue_backward: sums", proj_TN}, pointer<float>(to), partial + first,
+                   to.count(), sums, blocks);
     };
     add(dconv_CW, 0);
     add(dA_log_H, sums - 2 * shape.value_heads);

@@ -177,7 +177,7 @@ void qk_norm_rope_forward(Stream& stream, Tensor q_THK, Tensor k_TGK, Tensor q_r
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t rows = proj_TN.dim(0) * (shape.query_heads + shape.kv_heads);
-    launch(stream, "qk_norm_rope_forward", forward_kernel<T>, dim3(blocks_for(rows, Rope::warps)),
+    launch(stream, {"qk_norm_rope_forward", proj_TN}, forward_kernel<T>, dim3(blocks_for(rows, Rope::warps)),
            dim3(Rope::threads), 0, make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape),
            pointer<T>(q_THK), pointer<T>(k_TGK), wanted<float>(q_rstd_TH), wanted<float>(k_rstd_TG), eps);
   });
@@ -193,18 +193,18 @@ void qk_norm_rope_backward(Stream& stream, Tensor dproj_TN, Tensor dq_norm_K, Te
     const unsigned blocks = blocks_for(tokens, scratch::cuda_norm_block);
     float* const partial = reinterpret_cast<float*>(
         stream.scratch(scratch::qk_norm_rope_backward(Target::cuda, proj_TN.dtype, tokens, shape)));
-    launch(stream, "qk_norm_rope_backward", backward_kernel<T>, dim3(blocks, 2), dim3(Rope::threads),
-           static_cast<size_t>(Rope::warps * dim) * sizeof(float),
+    launch(stream, {"qk_norm_rope_backward", proj_TN}, backward_kernel<T>, dim3(blocks, 2),
+           dim3(Rope::threads), static_cast<size_t>(Rope::warps * dim) * sizeof(float),
            make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape), wanted<T>(dproj_TN),
            pointer<T>(dq_THK), pointer<T>(dk_TGK), pointer<float>(q_rstd_TH), pointer<float>(k_rstd_TG),
            partial);
     if (!dq_norm_K.empty()) {
-      add_partials(stream, "qk_norm_rope_backward: dq_norm", pointer<float>(dq_norm_K), partial, dim, 2 * dim,
-                   blocks);
+      add_partials(stream, {"qk_norm_rope_backward: dq_norm", proj_TN}, pointer<float>(dq_norm_K), partial,
+                   dim, 2 * dim, blocks);
     }
     if (!dk_norm_K.empty()) {
-      add_partials(stream, "qk_norm_rope_backward: dk_norm", pointer<float>(dk_norm_K), partial + dim, dim,
-                   2 * dim, blocks);
+      add_partials(stream, {"qk_norm_rope_backward: dk_norm", proj_TN}, pointer<float>(dk_norm_K),
+                   partial + dim, dim, 2 * dim, blocks);
     }
   });
 }

@@ -14,13 +14,13 @@ __device__ inline T* dynamic_shared() {
 
 /// launch() with `shared` bytes of dynamic shared memory, whatever their number.
 template <class... P, class... A>
-void launch_shared(const Stream& stream, const char* name, void (*kernel)(P...), dim3 grid, dim3 block,
+void launch_shared(const Stream& stream, const Launched& what, void (*kernel)(P...), dim3 grid, dim3 block,
                    size_t shared, A... arguments) {
   if (shared > 48 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
-          name);
+          what.op);
   }
-  launch(stream, name, kernel, grid, block, shared, arguments...);
+  launch(stream, what, kernel, grid, block, shared, arguments...);
 }
 
 }  // namespace deltatune::cuda

@@ -56,9 +56,9 @@ static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows
 }
 
 /// Adds partial sums [blocks, stride] of n <= stride columns to out[n].
-inline void add_partials(const Stream& stream, const char* name, float* out, const float* partial, int64_t n,
-                         int64_t stride, int64_t blocks) {
-  launch(stream, name, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns)),
+inline void add_partials(const Stream& stream, const Launched& what, float* out, const float* partial,
+                         int64_t n, int64_t stride, int64_t blocks) {
+  launch(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns)),
          dim3(PartialSums::columns, PartialSums::rows),
          PartialSums::columns * PartialSums::rows * sizeof(float), out, partial, n, stride, blocks);
 }
