@@ -10,6 +10,7 @@
 #include "cli/verbs.h"
 #include "io/model_path.h"
 #include "observe/machine.h"
+#include "ops/cuda_plugin.h"
 
 namespace deltatune::cli {
 namespace {
@@ -84,7 +85,15 @@ void print_machine(const Machine& machine, const std::vector<std::string>& missi
   for (const std::string& gpu : machine.gpus) line("gpu", gpu);
   if (machine.gpus.empty()) line("gpu", "none: " + machine.gpus_note);
   line("device cpu", missing.empty() ? "usable" : "not usable: the processor lacks " + joined(missing));
-  line("device cuda", "not usable: this build has no CUDA kernels");
+  std::string why;
+  const CudaPlugin* plugin = cuda_plugin(why);
+  const bool usable = plugin && plugin->device_count(why) > 0;
+  line("device cuda", usable ? "usable" : "not usable: " + why);
+  for (std::string text = plugin ? plugin->versions() : ""; !text.empty();) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    line("", text.substr(0, end));
+    text.erase(0, std::min(end + 1, text.size()));
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // matmul of the cuda table (cuBLASLt) and its plain kernel against the cpu row: layouts, dtypes,
 // accumulation, shapes that no tile divides, addresses that only the element aligns.
 #include "cuda/cuda_case.h"
+#include "ops/scratch.h"
 
 namespace deltatune {
 namespace {
@@ -39,6 +40,8 @@ struct Operands {
 void multiply(bool plain, Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
   std::string why;
   if (plain && stream.device().target() == Target::cuda && !stream.device().is_null()) {
+    // Past the wrapper, which would have announced the row's scratch.
+    stream.require_scratch(scratch::matmul(Target::cuda, a.dtype));
     return cuda_plugin(why)->plain_kernels().matmul(stream, c, a, b, spec);
   }
   ops::matmul(stream, c, a, b, spec);
