@@ -24,13 +24,32 @@ int exit_code(ErrorKind kind) noexcept {
   return 1;
 }
 
+namespace {
+
+// Control characters of names and values as \\xNN: a line of the message stays one line and harmless.
+std::string on_one_line(const std::string& text) {
+  static constexpr char digits[] = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+    } else {
+      out += {'\\', 'x', digits[byte >> 4], digits[byte & 15]};
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 Error::Error(ErrorKind kind, std::string what, std::string where, std::string fix)
     : kind_(kind), what_(std::move(what)), where_(std::move(where)), fix_(std::move(fix)) {}
 
 std::string Error::text() const {
-  std::string out = "error: " + what_;
-  if (!where_.empty()) out += "\n  where: " + where_;
-  if (!fix_.empty()) out += "\n  fix:   " + fix_;
+  std::string out = "error: " + on_one_line(what_);
+  if (!where_.empty()) out += "\n  where: " + on_one_line(where_);
+  if (!fix_.empty()) out += "\n  fix:   " + on_one_line(fix_);
   return out;
 }
 

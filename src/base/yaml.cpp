@@ -65,7 +65,7 @@ class Builder : public YAML::EventHandler {
   Node take() { return std::move(root_); }
 
  private:
-  [[noreturn]] void fail(int line, std::string what, std::string fix = {}) const {
+  [[noreturn]] void fail(int line, std::string what, std::string fix) const {
     throw Error(ErrorKind::usage, std::move(what), format("{}:{}", where_, line), std::move(fix));
   }
   [[noreturn]] void refuse_alias(int line) const {
@@ -90,7 +90,7 @@ class Builder : public YAML::EventHandler {
     check_anchor(mark, anchor);
     check_tag(mark, tag);
     if (stack_.size() >= max_depth) {
-      fail(line_of(mark), format("more than {} levels of nesting", max_depth));
+      fail(line_of(mark), format("more than {} levels of nesting", max_depth), "use fewer levels");
     }
     Open next;
     next.node = node_at(kind, mark);
@@ -119,8 +119,10 @@ class Builder : public YAML::EventHandler {
   }
   void take_key(Open& top, const Node& node) const {
     if (node.kind != Kind::scalar)
-      fail(node.line, format("a key must be a word, found {}", kind_name(node.kind)));
-    if (node.text == "<<" && !node.quoted) fail(node.line, "YAML merge keys (<<) are not accepted");
+      fail(node.line, format("a key must be a word, found {}", kind_name(node.kind)),
+           "write lines like `learning_rate: 1e-5`");
+    if (node.text == "<<" && !node.quoted)
+      fail(node.line, "YAML merge keys (<<) are not accepted", "write the keys out");
     for (const auto& [key, value] : top.node.map) {
       if (key == node.text) {
         fail(node.line, format("key {} is given twice, first in line {}", key, value.line),

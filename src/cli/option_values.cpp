@@ -197,6 +197,8 @@ std::string allowed(const Option& option) {
   const auto range = [&](const char* noun, const auto& print) {
     const bool low = std::isfinite(option.low);
     const bool high = std::isfinite(option.high);
+    if (low && high && option.low_open)
+      return format("{} above {} and at most {}", noun, print(option.low), print(option.high));
     if (low && high) return format("{} from {} to {}", noun, print(option.low), print(option.high));
     if (low && option.low_open) return format("{} above {}", noun, print(option.low));
     if (low) return format("{} of at least {}", noun, print(option.low));

@@ -37,6 +37,10 @@ Option& Option::above(double lowest) {
 Option& Option::at_least(double lowest) {
   return range(lowest, std::numeric_limits<double>::infinity());
 }
+Option& Option::at_most(double highest) {
+  high = highest;
+  return *this;
+}
 Option& Option::command_line() {
   flag_only = true;
   return *this;
@@ -145,7 +149,8 @@ void optimizer_rows(Table& t) {
   t.add("num_train_epochs", &Config::num_train_epochs, training | data,
         "passes over the data; fractions are fine")
       .alias({"num_epochs"})
-      .above(0);
+      .above(0)
+      .at_most(10000);
   t.add("max_steps", &Config::max_steps, training, "optimizer steps; -1 means from num_train_epochs")
       .at_least(-1);
   t.add("learning_rate", &Config::learning_rate, training, "peak learning rate").alias({"lr"}).range(0, 1);

@@ -60,6 +60,7 @@ struct Option {
   Option& range(double lowest, double highest);
   Option& above(double lowest);
   Option& at_least(double lowest);
+  Option& at_most(double highest);
   Option& command_line();
   Option& flag(std::string spelling);
 };

@@ -84,6 +84,10 @@ std::vector<fs::path> dataset_files(const std::vector<std::string>& entries) {
                     "dataset", "convert it to one JSON object per line");
       }
       std::error_code failure;
+      if (!fs::is_regular_file(path, failure)) {  // opening a named pipe would wait for a writer
+        throw Error(ErrorKind::data, format("{} is not a regular file", path.string()), "dataset",
+                    "write its rows to a file: data is read more than once");
+      }
       const fs::path real = fs::canonical(path, failure);
       if (!seen.insert(failure ? path : real).second) {
         throw Error(ErrorKind::usage, format("{} is named twice", path.string()), "dataset",

@@ -2,6 +2,7 @@
 #include "train/model_source.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -23,6 +24,13 @@ void check_names(const ModelSource& source) {
   const std::vector<std::string> carried = {"model.visual.", "mtp.", "lm_head.weight"};
   const std::vector<std::string> present = source.checkpoint->names();
   check_tensor_names(expected, present, carried, source.folder.string());
+  const std::set<DType> floating = {DType::f32, DType::bf16, DType::f16, DType::f64};
+  for (const std::string& name : expected) {
+    const TensorInfo* info = source.checkpoint->find(name);  // none: a dtype that is not even known here
+    if (info && floating.contains(info->dtype)) continue;
+    throw Error(ErrorKind::model, format("tensor {} does not hold floating-point numbers", name),
+                source.folder.string(), "fine-tune an unquantised checkpoint (BF16, F16 or F32)");
+  }
 }
 
 }  // namespace

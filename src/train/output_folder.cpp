@@ -1,7 +1,9 @@
 // Preparing the output folder.
 #include "train/output_folder.h"
 
+#include <algorithm>
 #include <charconv>
+#include <system_error>
 #include <vector>
 
 #include "base/error.h"
@@ -12,14 +14,53 @@
 namespace deltatune {
 namespace {
 
+// Checkpoints and metrics of an earlier run.
 std::vector<fs::path> traces_of_a_run(const fs::path& folder) {
   std::vector<fs::path> out;
-  if (!fs::exists(folder)) return out;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name == "metrics.jsonl" || is_checkpoint_name(name)) out.push_back(entry.path());
+  std::error_code problem;
+  fs::directory_iterator entries(folder, problem);
+  for (; !problem && entries != fs::directory_iterator(); entries.increment(problem)) {
+    const std::string name = entries->path().filename().string();
+    if (name == "metrics.jsonl" || is_checkpoint_name(name)) out.push_back(entries->path());
   }
+  std::sort(out.begin(), out.end());
   return out;
+}
+
+// A weights file that a run would replace; empty when there is none.
+fs::path weights_in(const fs::path& folder) {
+  std::error_code problem;
+  fs::directory_iterator entries(folder, problem);
+  for (; !problem && entries != fs::directory_iterator(); entries.increment(problem)) {
+    if (entries->path().extension() == ".safetensors") return entries->path();
+  }
+  return {};
+}
+
+bool lies_in(const std::string& path, const fs::path& folder) {
+  std::error_code problem;
+  fs::path inner = fs::canonical(path, problem);
+  const fs::path outer = problem ? fs::path() : fs::canonical(folder, problem);
+  if (problem || path.empty()) return false;
+  for (; inner.has_relative_path(); inner = inner.parent_path()) {
+    if (inner == outer) return true;
+  }
+  return false;
+}
+
+void protect_inputs(const Config& config, const std::vector<fs::path>& doomed) {
+  for (const std::string& input : {config.model_name_or_path, config.tokenizer_name_or_path}) {
+    std::error_code code;
+    if (!input.empty() && fs::equivalent(config.output_dir, input, code)) {
+      throw Error(ErrorKind::usage, "output_dir is the folder of the input model", config.output_dir,
+                  "give another output_dir: the input checkpoint is never written to");
+    }
+    for (const fs::path& trace : doomed) {
+      if (!lies_in(input, trace)) continue;
+      throw Error(ErrorKind::usage, "overwrite_output_dir would delete the input " + input, trace.string(),
+                  "give another output_dir, or move that checkpoint out of the folder first");
+    }
+  }
 }
 
 }  // namespace
@@ -29,30 +70,40 @@ void prepare_output_folder(const Config& config, bool resuming) {
     throw Error(ErrorKind::usage, "no output folder is named", "output_dir", "give output_dir: out/my-run");
   }
   const fs::path folder = config.output_dir;
-  std::error_code code;
-  if (!config.model_name_or_path.empty() && fs::equivalent(folder, config.model_name_or_path, code)) {
-    throw Error(ErrorKind::usage, "output_dir is the folder of the input model", config.output_dir,
-                "give another output_dir: the input checkpoint is never written to");
-  }
   const std::vector<fs::path> traces = resuming ? std::vector<fs::path>{} : traces_of_a_run(folder);
+  protect_inputs(config, config.overwrite_output_dir ? traces : std::vector<fs::path>{});
   // resume_from_checkpoint: true without a complete checkpoint yet starts over in its own folder.
   const bool may_restart = !config.resume_from_checkpoint.empty() && config.resume_from_checkpoint != "false";
   if (!traces.empty() && !config.overwrite_output_dir && !may_restart) {
     throw Error(ErrorKind::usage, "output_dir already holds a run", traces.front().string(),
                 "continue it with --resume_from_checkpoint true, replace it with --overwrite_output_dir, or "
-                "give another "
-                "output_dir");
+                "give another output_dir");
   }
+  const fs::path weights = weights_in(folder);
+  if (!weights.empty() && !config.overwrite_output_dir && traces_of_a_run(folder).empty()) {
+    throw Error(ErrorKind::usage, "output_dir already holds a model", weights.string(),
+                "give another output_dir, or replace the model with --overwrite_output_dir");
+  }
+  std::error_code code;
   fs::create_directories(folder, code);
+  if (!code && !fs::is_directory(folder, code)) code = std::make_error_code(std::errc::not_a_directory);
   if (code) {
     throw Error(ErrorKind::resource, "cannot create output_dir: " + code.message(), config.output_dir,
                 "check the path and its permissions");
   }
-  if (config.overwrite_output_dir && !config.dry_run) {
-    for (const fs::path& trace : traces) fs::remove_all(trace, code);
-  }
   write_file_atomic(folder / ".deltatune-write-test", "");
   fs::remove(folder / ".deltatune-write-test", code);
+}
+
+void remove_previous_run(const fs::path& output_dir) {
+  for (const fs::path& trace : traces_of_a_run(output_dir)) {
+    std::error_code code;
+    fs::remove_all(trace, code);
+    if (code) {
+      throw Error(ErrorKind::resource, "cannot remove the previous run: " + code.message(), trace.string(),
+                  "check the folder's permissions, or give another output_dir");
+    }
+  }
 }
 
 int64_t parse_bytes(std::string_view text) {

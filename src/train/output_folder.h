@@ -5,14 +5,20 @@
 #include <string>
 #include <string_view>
 
+#include "base/file.h"
 #include "train/config.h"
 
 namespace deltatune {
 
-/// Creates output_dir and tries to write into it. A folder that holds another run (a metrics file or
-/// checkpoints) is refused unless the run resumes, or overwrite_output_dir says to start anew: then that
-/// run's checkpoints and metrics are removed. Throws Error{usage} and Error{resource}.
+/// Creates output_dir and tries to write into it; removes nothing. A folder that holds another run (a metrics
+/// file or checkpoints) is refused unless the run resumes or overwrite_output_dir says to start anew; one
+/// that holds weights but no run, unless overwrite_output_dir is set. A folder that is the input model, or
+/// whose checkpoints to be removed hold it, is refused always. Throws Error{usage} and Error{resource}.
 void prepare_output_folder(const Config& config, bool resuming);
+
+/// Removes the checkpoints and metrics in `output_dir`: what overwrite_output_dir asks for, called once model
+/// and data of the new run are loaded, so that a wrong path costs nothing. Throws Error{resource}.
+void remove_previous_run(const fs::path& output_dir);
 
 /// "5GB" -> 5,000,000,000; KB, MB, GB, TB are powers of 1000 as in huggingface_hub, KiB ... powers of 1024.
 /// Throws Error{usage}.

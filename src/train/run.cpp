@@ -196,8 +196,9 @@ class TrainingRun {
     if (resume_) {
       restore();
     } else {
-      truncate_metrics(output_ / "metrics.jsonl", -1);
       fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
+      if (config_.overwrite_output_dir) remove_previous_run(output_);
+      truncate_metrics(output_ / "metrics.jsonl", -1);
     }
     metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
     json::Value fields;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/format.h"
 
 namespace deltatune {
 
@@ -48,11 +49,21 @@ json::Value Trainer::state() const {
   out.set("steps", steps_done_);
   out.set("updates", updates_done_);
   out.set("total_steps", schedule_.total_steps);
+  out.set("accumulation", accumulation_);
   out.set("cursor", stream_.cursor().to_json());
   return out;
 }
 
 void Trainer::restore(const json::Value& state) {
+  // Other windows: what is counted in steps (schedule, end of the run) no longer means the same rows.
+  const int64_t accumulation = state.at("accumulation").as_integer();
+  if (accumulation != accumulation_) {
+    throw Error(ErrorKind::usage,
+                format("the checkpoint was made with gradient_accumulation_steps {}, this run has {}",
+                       accumulation, accumulation_),
+                "gradient_accumulation_steps",
+                "resume with the same number, or start anew from the checkpoint's weights");
+  }
   stream_.seek(Cursor::from_json(state.at("cursor")));
   steps_done_ = state.at("steps").as_integer();
   updates_done_ = state.at("updates").as_integer();

@@ -34,6 +34,8 @@ void install(void (*handler)(int)) {
 StopSignal::StopSignal() {
   requested = 0;
   install(on_signal);
+  // Training does not end because the reader of its messages (`| head`) has left.
+  std::signal(SIGPIPE, SIG_IGN);
   // Writing beyond a file-size limit shall be an error of the write, like a full disk, not the end of the
   // program.
   std::signal(SIGXFSZ, SIG_IGN);

@@ -19,6 +19,8 @@ namespace {
 TEST(ErrorText, ThreeLines) {
   const Error e(ErrorKind::data, "bad", "file x", "do y");
   EXPECT_EQ(e.text(), "error: bad\n  where: file x\n  fix:   do y");
+  const Error odd(ErrorKind::data, "a\nb", std::string("\0\x1b[31m", 6), "\xc3\xa9");
+  EXPECT_EQ(odd.text(), "error: a\\x0ab\n  where: \\x00\\x1b[31m\n  fix:   \xc3\xa9");
   EXPECT_EQ(exit_code(e.kind()), 3);
   EXPECT_EQ(e.within("row 3").where(), "row 3: file x");
 }

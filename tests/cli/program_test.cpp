@@ -73,5 +73,27 @@ TEST(Program, HelpExplainsOneKey) {
   EXPECT_TRUE(contains(result.out, "peak learning rate"));
 }
 
+TEST(Program, OutputThatCannotBeWrittenIsAFailure) {
+  const ProgramResult full = run_deltatune("--version", R"(sh -c '"$@" >/dev/full' sh)");
+  EXPECT_EQ(full.code, 4) << full.err;
+  EXPECT_TRUE(contains(full.err, "error: cannot write the output")) << full.err;
+}
+
+// The first file opened would otherwise get the number of stderr, and messages would be written into it.
+TEST(Program, AClosedStderrIsNotTakenForAFile) {
+  const ScratchFolder folder;
+  const std::string model = DELTATUNE_SOURCE_DIR "/examples/demo/model";
+  const std::string rows = DELTATUNE_SOURCE_DIR "/examples/demo/train.jsonl";
+  const std::string out = (folder / "out").string();
+  const std::string config =
+      folder.write("c.yaml", "model_name_or_path: " + model + "\ninit: random\ndataset: " + rows +
+                                 "\noutput_dir: " + out + "\nmax_tokens: 128\nmax_steps: 1\ndtype: f32\n");
+  EXPECT_EQ(run_deltatune("train " + config, R"(sh -c '"$@" 2>&-' sh)").code, 0);
+  std::istringstream lines(slurp(folder / "out/metrics.jsonl"));
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_EQ(line.front(), '{') << line;
+  EXPECT_GT(count, 1);
+}
+
 }  // namespace
 }  // namespace deltatune

@@ -2,6 +2,7 @@
 #include "data/jsonl.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -194,6 +195,9 @@ TEST(Files, ExpandsFoldersAndPatternsInOrder) {
   EXPECT_EQ(kind_of({base + "/none.jsonl"}), ErrorKind::data);
   EXPECT_EQ(kind_of({base + "/*.parquet"}), ErrorKind::data);
   EXPECT_EQ(kind_of({base + "/notes.txt"}), ErrorKind::data);
+  const std::string pipe = base + "/pipe.jsonl";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(kind_of({pipe}), ErrorKind::data) << "nobody writes into it: opening it would hang";
   const Folder empty;
   EXPECT_EQ(kind_of({empty.path().string()}), ErrorKind::data);
 }

@@ -55,6 +55,26 @@ TEST_F(BadInput, MissingShard) {
   expect_refused(3, "b.safetensors");
 }
 
+TEST_F(BadInput, AWeightOfIntegers) {
+  use_pretrained();
+  std::string bytes = read_file(model / "model.safetensors");
+  const size_t at = bytes.find("\"F32\"");
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, 5, "\"I32\"");
+  write_text(model / "model.safetensors", bytes);
+  expect_refused(3, "does not hold floating-point numbers");
+}
+
+TEST_F(BadInput, OverwritingCostsNothingBeforeTheNewRunIsLoaded) {
+  keys["save_steps"] = "1";
+  ASSERT_EQ(run_verb("train", keys).code, 0);
+  keys["overwrite_output_dir"] = "true";
+  keys["dataset"] = (folder / "nowhere.jsonl").string();
+  expect_error(run_verb("train", keys), 3, "nowhere.jsonl");
+  EXPECT_TRUE(fs::exists(folder / "out/checkpoint-2/model.safetensors"));
+  EXPECT_TRUE(fs::exists(folder / "out/metrics.jsonl"));
+}
+
 TEST_F(BadInput, TruncatedWeights) {
   use_pretrained();
   fs::resize_file(model / "model.safetensors", fs::file_size(model / "model.safetensors") - 100);

@@ -178,9 +178,35 @@ TEST(OutputFolderTest, ARunIsNotOverwrittenUnasked) {
   config.resume_from_checkpoint.clear();
   config.overwrite_output_dir = true;
   prepare_output_folder(config, false);
+  EXPECT_TRUE(fs::exists(folder / "run/checkpoint-3")) << "nothing goes before model and data are loaded";
+  remove_previous_run(config.output_dir);
   EXPECT_FALSE(fs::exists(folder / "run/metrics.jsonl"));
   EXPECT_FALSE(fs::exists(folder / "run/checkpoint-3"));
   EXPECT_TRUE(fs::exists(folder / "run/notes.txt"));
+}
+
+TEST(OutputFolderTest, ForeignWeightsAndInputsAreKept) {
+  const TempFolder folder("output_keep");
+  Config config;
+  config.output_dir = (folder / "run").string();
+  write_text(folder / "run/model-00001-of-00001.safetensors", "weights of someone");
+  const auto refusal = [&] {
+    return error_text(ErrorKind::usage, [&] { prepare_output_folder(config, false); });
+  };
+  EXPECT_TRUE(has(refusal(), "already holds a model"));
+  config.resume_from_checkpoint = "true";
+  EXPECT_TRUE(has(refusal(), "already holds a model"));
+  config.resume_from_checkpoint.clear();
+  config.overwrite_output_dir = true;
+  prepare_output_folder(config, false);
+  write_text(folder / "run/checkpoint-3/config.json", "{}");
+  config.model_name_or_path = (folder / "run/checkpoint-3").string();
+  EXPECT_TRUE(has(refusal(), "would delete the input"));
+  config.model_name_or_path = (folder / "elsewhere").string();
+  config.tokenizer_name_or_path = (folder / "run/../run/checkpoint-3").string();
+  EXPECT_TRUE(has(refusal(), "would delete the input"));
+  config.tokenizer_name_or_path = (folder / "run").string();
+  EXPECT_TRUE(has(refusal(), "input model"));
 }
 
 TEST(OutputFolderTest, RefusesWhatCannotBeOne) {
@@ -192,8 +218,11 @@ TEST(OutputFolderTest, RefusesWhatCannotBeOne) {
   EXPECT_TRUE(
       has(error_text(ErrorKind::usage, [&] { prepare_output_folder(config, false); }), "input model"));
   write_text(folder / "file", "x");
-  config.output_dir = (folder / "file/run").string();
-  EXPECT_FALSE(error_text(ErrorKind::resource, [&] { prepare_output_folder(config, false); }).empty());
+  for (const std::string& bad : {(folder / "file/run").string(), (folder / "file").string(),
+                                 (folder / std::string(300, 'a')).string()}) {
+    config.output_dir = bad;
+    EXPECT_FALSE(error_text(ErrorKind::resource, [&] { prepare_output_folder(config, false); }).empty());
+  }
 }
 
 TEST(HoldOutTest, ASplitOfTheSet) {

@@ -193,6 +193,21 @@ TEST(TrainerTest, RestoreRefusesOtherData) {
   }
 }
 
+TEST(TrainerTest, RestoreRefusesAnotherAccumulation) {
+  const TokenizedSet set = set_of(documents(), 64);
+  BatchStream stream(set, stream_options(64, 1)), second(set, stream_options(64, 2));
+  TinyEngine t;
+  Trainer trainer(t.engine, stream, {"constant", 1e-3, 0, 9}, 1);
+  trainer.step();
+  Trainer wrong(t.engine, second, {"constant", 1e-3, 0, 9}, 2);
+  try {
+    wrong.restore(trainer.state());
+    ADD_FAILURE() << "another accumulation was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+  }
+}
+
 // --- memory and streams ---
 
 TEST(EngineTest, FreshMemoryIsNotTakenForZero) {
