@@ -14,10 +14,8 @@ import xml.etree.ElementTree as ElementTree
 
 
 def one_line(text):
-    lines = [line.strip() for line in (text or "").splitlines()]
-    if lines and ".cpp:" in lines[0] and len(lines) > 1:
-        lines = lines[1:]  # where the skip stands in the source
-    return " ".join(line for line in lines if line)
+    text = re.sub(r"^\s*\S+\.(cpp|h):\d+\s+", "", text or "")  # where the skip stands in the source
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def googletest(path):

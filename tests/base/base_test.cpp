@@ -1,5 +1,6 @@
 // base: files, hashes, Philox, the pool, suggestions.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <stdexcept>
@@ -26,7 +27,7 @@ TEST(ErrorText, ThreeLines) {
 }
 
 TEST(Files, AtomicWriteReplacesAndMaps) {
-  const fs::path dir = fs::path(testing::TempDir()) / "dt_files";
+  const fs::path dir = fs::path(testing::TempDir()) / format("dt_files_{}", getpid());
   fs::create_directories(dir);
   write_file_atomic(dir / "a", "one");
   write_file_atomic(dir / "a", "three");
@@ -36,6 +37,7 @@ TEST(Files, AtomicWriteReplacesAndMaps) {
   EXPECT_THROW(write_file_atomic(dir / "no" / "a", "x"), Error);
   EXPECT_THROW(MappedFile{dir}, Error);
   EXPECT_THROW(read_file(dir / "absent"), Error);
+  fs::remove_all(dir);
 }
 
 // Known-answer vectors of Random123 for philox4x32-10 (kat_vectors): all zero, all ones.
