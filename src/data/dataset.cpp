@@ -269,6 +269,10 @@ TokenizedSet TokenizedSetBuilder::finish() {
   }
   if (counts.conversations != counts.rows)
     log::info("{} conversations from {}", counts.conversations, left_out);
+  if (counts.truncated + counts.split > 0) {
+    log::info("longer than max_length {}: {} truncated, {} split; {} tokens are left out",
+              state_->options.max_length, counts.truncated, counts.split, counts.tokens_cut);
+  }
   if (counts.empty_assistant_turns > 0) {
     log::warn("{} assistant turns are empty: they train the model to end its turn at once",
               counts.empty_assistant_turns);

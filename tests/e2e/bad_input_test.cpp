@@ -139,11 +139,36 @@ TEST_F(BadInput, MalformedRows) {
     keys["on_bad_row"] = "error";
     const ProgramResult result = run_verb("train", keys);
     expect_error(result, 3, "rows.jsonl");
-    EXPECT_NE(result.err.find("2"), std::string::npos) << bad;
+    EXPECT_NE(result.err.find("rows.jsonl, line 2"), std::string::npos) << bad << "\n" << result.err;
     keys["on_bad_row"] = "skip";
     keys["overwrite_output_dir"] = "true";
     const ProgramResult skipped = run_verb("train", keys);
     EXPECT_EQ(skipped.code, 0) << bad << "\n" << skipped.err;
+  }
+}
+
+TEST_F(BadInput, CutConversationsAreReported) {
+  std::string rows;
+  for (int i = 0; i < 3; ++i) {
+    json::Value row;
+    json::Array ids;
+    for (int t = 0; t < (i == 0 ? 8 : 20); ++t) ids.emplace_back(1 + i + t);
+    row.set("input_ids", ids);
+    row.set("labels", ids);
+    rows += json::dump(row) + "\n";
+  }
+  write_text(folder / "rows.jsonl", rows);
+  keys = with(keys, {{"dataset", (folder / "rows.jsonl").string()},
+                     {"max_length", "12"},
+                     {"overwrite_output_dir", "true"}});
+  for (const auto& [overflow, says] : std::map<std::string, std::string>{
+           {"truncate", "longer than max_length 12: 2 truncated, 0 split; 16 tokens are left out"},
+           {"split", "longer than max_length 12: 0 truncated, 2 split; 0 tokens are left out"},
+           {"drop", "0 without a supervised token, 2 too long"}}) {
+    keys["overflow"] = overflow;
+    const ProgramResult result = run_verb("train", keys);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_NE(result.err.find(says), std::string::npos) << overflow << "\n" << result.err;
   }
 }
 

@@ -350,30 +350,34 @@ void clear(Stream& s, Array& dproj) {
 
 TEST(AttentionGradient, QkNormRope) {
   for (const AttentionShape& shape : {small, odd}) {
-    const Row row({3, 1, 65});
-    const Array frequency = inverse_frequencies(shape);
-    Array q_rstd = f64({row.tokens, shape.query_heads});
-    Array k_rstd = f64({row.tokens, shape.kv_heads});
-    gradcheck::Case c;
-    c.inputs = {{"proj", parity::random(DType::f64, {row.tokens, shape.columns()}, 1), false},
-                {"q_norm", parity::random(DType::f64, {shape.head_dim}, 2, 0.3), true},
-                {"k_norm", parity::random(DType::f64, {shape.head_dim}, 3, 0.3), true}};
-    c.outputs = {f64({row.tokens, shape.query_heads, shape.head_dim}),
-                 f64({row.tokens, shape.kv_heads, shape.head_dim})};
-    c.forward = [&](Stream& s, const auto& in, auto& out) {
-      ops::qk_norm_rope_forward(s, out[0].view(), out[1].view(), q_rstd.view(), k_rstd.view(),
-                                in[0].value.view(), in[1].value.view(), in[2].value.view(),
-                                row.positions.view(), frequency.view(), shape, eps);
-    };
-    c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
-      clear(s, din[0]);
-      ops::qk_norm_rope_backward(s, din[0].view(), din[1].view(), din[2].view(), dout[0].view(),
-                                 dout[1].view(), in[0].value.view(), in[1].value.view(), in[2].value.view(),
-                                 q_rstd.view(), k_rstd.view(), row.positions.view(), frequency.view(), shape);
-    };
-    c.probes = 80;
-    c.relative = 1e-8;  // heads of six elements
-    gradcheck::check(c);
+    for (const auto& lengths : std::vector<std::vector<int32_t>>{{1}, {2, 1}, {63, 1, 2}, {64}, {3, 1, 65}}) {
+      const Row row(lengths);
+      SCOPED_TRACE(row.tokens);
+      const Array frequency = inverse_frequencies(shape);
+      Array q_rstd = f64({row.tokens, shape.query_heads});
+      Array k_rstd = f64({row.tokens, shape.kv_heads});
+      gradcheck::Case c;
+      c.inputs = {{"proj", parity::random(DType::f64, {row.tokens, shape.columns()}, 1), false},
+                  {"q_norm", parity::random(DType::f64, {shape.head_dim}, 2, 0.3), true},
+                  {"k_norm", parity::random(DType::f64, {shape.head_dim}, 3, 0.3), true}};
+      c.outputs = {f64({row.tokens, shape.query_heads, shape.head_dim}),
+                   f64({row.tokens, shape.kv_heads, shape.head_dim})};
+      c.forward = [&](Stream& s, const auto& in, auto& out) {
+        ops::qk_norm_rope_forward(s, out[0].view(), out[1].view(), q_rstd.view(), k_rstd.view(),
+                                  in[0].value.view(), in[1].value.view(), in[2].value.view(),
+                                  row.positions.view(), frequency.view(), shape, eps);
+      };
+      c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
+        clear(s, din[0]);
+        ops::qk_norm_rope_backward(s, din[0].view(), din[1].view(), din[2].view(), dout[0].view(),
+                                   dout[1].view(), in[0].value.view(), in[1].value.view(), in[2].value.view(),
+                                   q_rstd.view(), k_rstd.view(), row.positions.view(), frequency.view(),
+                                   shape);
+      };
+      c.probes = 80;
+      c.relative = 1e-8;  // heads of six elements
+      gradcheck::check(c);
+    }
   }
 }
 
@@ -406,20 +410,23 @@ TEST(AttentionGradient, Attention) {
 
 TEST(AttentionGradient, SigmoidGate) {
   for (const AttentionShape& shape : {small, odd}) {
-    gradcheck::Case c;
-    c.inputs = {{"o", parity::random(DType::f64, {5, shape.query_heads, shape.head_dim}, 1), false},
-                {"proj", parity::random(DType::f64, {5, shape.columns()}, 2), false}};
-    c.outputs = {f64({5, shape.query_heads, shape.head_dim})};
-    c.forward = [&](Stream& s, const auto& in, auto& out) {
-      ops::sigmoid_gate_forward(s, out[0].view(), in[0].value.view(), in[1].value.view(), shape);
-    };
-    c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
-      clear(s, din[1]);
-      ops::sigmoid_gate_backward(s, din[0].view(), din[1].view(), dout[0].view(), in[0].value.view(),
-                                 in[1].value.view(), shape);
-    };
-    c.probes = 80;
-    gradcheck::check(c);
+    for (const int64_t tokens : gradcheck::edge_lengths()) {
+      SCOPED_TRACE(tokens);
+      gradcheck::Case c;
+      c.inputs = {{"o", parity::random(DType::f64, {tokens, shape.query_heads, shape.head_dim}, 1), false},
+                  {"proj", parity::random(DType::f64, {tokens, shape.columns()}, 2), false}};
+      c.outputs = {f64({tokens, shape.query_heads, shape.head_dim})};
+      c.forward = [&](Stream& s, const auto& in, auto& out) {
+        ops::sigmoid_gate_forward(s, out[0].view(), in[0].value.view(), in[1].value.view(), shape);
+      };
+      c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
+        clear(s, din[1]);
+        ops::sigmoid_gate_backward(s, din[0].view(), din[1].view(), dout[0].view(), in[0].value.view(),
+                                   in[1].value.view(), shape);
+      };
+      c.probes = 80;
+      gradcheck::check(c);
+    }
   }
 }
 

@@ -71,16 +71,19 @@ TEST_P(Elementwise, SwigluAtExtremesIsFinite) {
 }
 
 TEST(ElementwiseOp, SwigluGradient) {
-  gradcheck::Case c;
-  c.inputs = {{"gate_up", parity::random(DType::f64, {3, 34}, 1, 2.0), false}};
-  c.outputs = {Array(DType::f64, {3, 17})};
-  c.forward = [](Stream& s, const auto& in, auto& out) {
-    ops::swiglu_forward(s, out[0].view(), in[0].value.view());
-  };
-  c.backward = [](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
-    ops::swiglu_backward(s, din[0].view(), dout[0].view(), in[0].value.view());
-  };
-  gradcheck::check(c);
+  for (const int64_t tokens : gradcheck::edge_lengths()) {
+    SCOPED_TRACE(tokens);
+    gradcheck::Case c;
+    c.inputs = {{"gate_up", parity::random(DType::f64, {tokens, 34}, 1, 2.0), false}};
+    c.outputs = {Array(DType::f64, {tokens, 17})};
+    c.forward = [](Stream& s, const auto& in, auto& out) {
+      ops::swiglu_forward(s, out[0].view(), in[0].value.view());
+    };
+    c.backward = [](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
+      ops::swiglu_backward(s, din[0].view(), dout[0].view(), in[0].value.view());
+    };
+    gradcheck::check(c);
+  }
 }
 
 TEST(ElementwiseOp, FillEveryDtype) {

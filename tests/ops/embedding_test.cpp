@@ -76,18 +76,21 @@ TEST(EmbeddingOp, UntouchedRowsKeepTheirBits) {
 }
 
 TEST(EmbeddingOp, Gradient) {
-  const Array tokens = parity::random_ids({65}, 5, 1);
-  const Array order = order_of(tokens);
-  gradcheck::Case c;
-  c.inputs = {{"weight", parity::random(DType::f64, {5, 3}, 2), true}};
-  c.outputs = {Array(DType::f64, {65, 3})};
-  c.forward = [&](Stream& stream, const auto& in, auto& out) {
-    ops::embedding_forward(stream, out[0].view(), tokens.view(), in[0].value.view());
-  };
-  c.backward = [&](Stream& stream, const auto&, const auto&, const auto& dout, auto& din) {
-    ops::embedding_backward(stream, din[0].view(), dout[0].view(), tokens.view(), order.view());
-  };
-  gradcheck::check(c);
+  for (const int64_t length : gradcheck::edge_lengths()) {
+    SCOPED_TRACE(length);
+    const Array tokens = parity::random_ids({length}, 5, 1);
+    const Array order = order_of(tokens);
+    gradcheck::Case c;
+    c.inputs = {{"weight", parity::random(DType::f64, {5, 3}, 2), true}};
+    c.outputs = {Array(DType::f64, {length, 3})};
+    c.forward = [&](Stream& stream, const auto& in, auto& out) {
+      ops::embedding_forward(stream, out[0].view(), tokens.view(), in[0].value.view());
+    };
+    c.backward = [&](Stream& stream, const auto&, const auto&, const auto& dout, auto& din) {
+      ops::embedding_backward(stream, din[0].view(), dout[0].view(), tokens.view(), order.view());
+    };
+    gradcheck::check(c);
+  }
 }
 
 TEST(EmbeddingOp, IdOutOfRangeIsCaught) {
@@ -124,17 +127,24 @@ TEST(RowsOp, GatherTakesAndScatterPutsBackWithZerosElsewhere) {
 }
 
 TEST(RowsOp, ScatterIsTheGradientOfGather) {
-  const Array rows(DType::i32, {3}, {4, 0, 2});
-  gradcheck::Case c;
-  c.inputs = {{"x", parity::random(DType::f64, {5, 3}, 1), false}};
-  c.outputs = {Array(DType::f64, {3, 3})};
-  c.forward = [&](Stream& s, const auto& in, auto& out) {
-    ops::gather_rows(s, out[0].view(), in[0].value.view(), rows.view());
-  };
-  c.backward = [&](Stream& s, const auto&, const auto&, const auto& dout, auto& din) {
-    ops::scatter_rows(s, din[0].view(), dout[0].view(), rows.view());
-  };
-  gradcheck::check(c);
+  for (const int64_t tokens : gradcheck::edge_lengths()) {
+    SCOPED_TRACE(tokens);
+    // Every other token, the last one first.
+    std::vector<double> chosen;
+    for (int64_t t = tokens - 1; t >= 0; t -= 2) chosen.push_back(static_cast<double>(t));
+    const auto count = static_cast<int64_t>(chosen.size());
+    const Array rows(DType::i32, {count}, chosen);
+    gradcheck::Case c;
+    c.inputs = {{"x", parity::random(DType::f64, {tokens, 3}, 1), false}};
+    c.outputs = {Array(DType::f64, {count, 3})};
+    c.forward = [&](Stream& s, const auto& in, auto& out) {
+      ops::gather_rows(s, out[0].view(), in[0].value.view(), rows.view());
+    };
+    c.backward = [&](Stream& s, const auto&, const auto&, const auto& dout, auto& din) {
+      ops::scatter_rows(s, din[0].view(), dout[0].view(), rows.view());
+    };
+    gradcheck::check(c);
+  }
 }
 
 }  // namespace

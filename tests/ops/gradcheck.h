@@ -20,6 +20,15 @@ namespace deltatune::gradcheck {
 
 using parity::Array;
 
+/// Numbers of tokens for ops without documents: one, two, around a block of 64 and two of them, and three
+/// that are drawn.
+inline std::vector<int64_t> edge_lengths() {
+  std::vector<int64_t> lengths = {1, 2, 63, 64, 65, 128, 129};
+  Rng rng(17);
+  for (int i = 0; i < 3; ++i) lengths.push_back(static_cast<int64_t>(3 + rng.below(100)));
+  return lengths;
+}
+
 struct Input {
   std::string name;
   Array value;             ///< f64

@@ -85,23 +85,26 @@ TEST(LossOp, NanInOneRowReachesTheLoss) {
 
 TEST(LossOp, Gradient) {
   for (const int64_t width : {2, 17, 65}) {
-    const Array targets = parity::random_ids({4}, static_cast<int32_t>(width), 1);
-    gradcheck::Case c;
-    c.inputs = {{"logits", parity::random(DType::f64, {4, width}, 2), false}};
-    c.outputs = {Array(DType::f64, {1}, {0})};
-    c.forward = [&](Stream& s, const auto& in, auto& out) {
-      ops::cross_entropy(s, out[0].view(), Tensor{}, in[0].value.view(), targets.view());
-    };
-    c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
-      Array unused(DType::f64, {1}, {0});
-      ops::cross_entropy(s, unused.view(), din[0].view(), in[0].value.view(), targets.view());
-      if (s.device().is_null()) return;
-      // The op gives the gradient of the sum; the check weighs it.
-      auto values = din[0].values();
-      for (double& value : values) value *= dout[0].values()[0];
-      din[0].set(values);
-    };
-    gradcheck::check(c);
+    for (const int64_t tokens : gradcheck::edge_lengths()) {
+      SCOPED_TRACE(testing::Message() << tokens << " x " << width);
+      const Array targets = parity::random_ids({tokens}, static_cast<int32_t>(width), 1);
+      gradcheck::Case c;
+      c.inputs = {{"logits", parity::random(DType::f64, {tokens, width}, 2), false}};
+      c.outputs = {Array(DType::f64, {1}, {0})};
+      c.forward = [&](Stream& s, const auto& in, auto& out) {
+        ops::cross_entropy(s, out[0].view(), Tensor{}, in[0].value.view(), targets.view());
+      };
+      c.backward = [&](Stream& s, const auto& in, const auto&, const auto& dout, auto& din) {
+        Array unused(DType::f64, {1}, {0});
+        ops::cross_entropy(s, unused.view(), din[0].view(), in[0].value.view(), targets.view());
+        if (s.device().is_null()) return;
+        // The op gives the gradient of the sum; the check weighs it.
+        auto values = din[0].values();
+        for (double& value : values) value *= dout[0].values()[0];
+        din[0].set(values);
+      };
+      gradcheck::check(c);
+    }
   }
 }
 

@@ -97,7 +97,9 @@ TEST(MatmulOp, RowDoesNotDependOnOtherRows) {
 
 // y = x W^T with dx = dy W (nn) and dW += dy^T x (tn): the three layouts belong together.
 TEST(MatmulOp, GradientsOfLinearLayer) {
-  for (const Sizes s : {Sizes{1, 3, 2}, Sizes{5, 7, 66}}) {
+  for (const int64_t tokens : gradcheck::edge_lengths()) {
+    const Sizes s{tokens, 7, 66};
+    SCOPED_TRACE(tokens);
     gradcheck::Case c;
     c.inputs = {{"x", parity::random(DType::f64, {s.m, s.k}, 1), false},
                 {"w", parity::random(DType::f64, {s.n, s.k}, 2), true}};

@@ -167,24 +167,27 @@ TEST(NormsGradient, RmsNorm) {
 }
 
 TEST(NormsGradient, AddRmsNorm) {
-  const Sizes s{4, 33};
-  gradcheck::Case c;
-  c.inputs = {{"x", parity::random(DType::f64, {s.tokens, s.width}, 1), false},
-              {"delta", parity::random(DType::f64, {s.tokens, s.width}, 2), false},
-              {"w", parity::random(DType::f64, {s.width}, 3, 0.3), true}};
-  c.outputs = {Array(DType::f64, {s.tokens, s.width}), Array(DType::f64, {s.tokens, s.width})};
-  Array rstd(DType::f64, {s.tokens});
-  c.forward = [&](Stream& stream, const auto& in, auto& out) {
-    ops::add_rmsnorm_forward(stream, out[0].view(), out[1].view(), rstd.view(), in[0].value.view(),
-                             in[1].value.view(), in[2].value.view(), eps);
-  };
-  c.backward = [&](Stream& stream, const auto& in, const auto& out, const auto& dout, auto& din) {
-    ops::add_rmsnorm_backward(stream, din[0].view(), din[2].view(), dout[1].view(), dout[0].view(),
-                              out[0].view(), in[2].value.view(), rstd.view());
-    din[1] = din[0];  // one gradient for both summands
-  };
-  c.relative = 1e-8;
-  gradcheck::check(c);
+  for (const int64_t tokens : gradcheck::edge_lengths()) {
+    SCOPED_TRACE(tokens);
+    const Sizes s{tokens, 33};
+    gradcheck::Case c;
+    c.inputs = {{"x", parity::random(DType::f64, {s.tokens, s.width}, 1), false},
+                {"delta", parity::random(DType::f64, {s.tokens, s.width}, 2), false},
+                {"w", parity::random(DType::f64, {s.width}, 3, 0.3), true}};
+    c.outputs = {Array(DType::f64, {s.tokens, s.width}), Array(DType::f64, {s.tokens, s.width})};
+    Array rstd(DType::f64, {s.tokens});
+    c.forward = [&](Stream& stream, const auto& in, auto& out) {
+      ops::add_rmsnorm_forward(stream, out[0].view(), out[1].view(), rstd.view(), in[0].value.view(),
+                               in[1].value.view(), in[2].value.view(), eps);
+    };
+    c.backward = [&](Stream& stream, const auto& in, const auto& out, const auto& dout, auto& din) {
+      ops::add_rmsnorm_backward(stream, din[0].view(), din[2].view(), dout[1].view(), dout[0].view(),
+                                out[0].view(), in[2].value.view(), rstd.view());
+      din[1] = din[0];  // one gradient for both summands
+    };
+    c.relative = 1e-8;
+    gradcheck::check(c);
+  }
 }
 
 }  // namespace
