@@ -30,7 +30,7 @@ struct Open {
 
 class Builder : public YAML::EventHandler {
  public:
-  explicit Builder(std::string_view where) : where_(where) {}
+  Builder(std::string_view text, std::string_view where) : text_(text), where_(where) {}
 
   void OnDocumentStart(const YAML::Mark& mark) override {
     if (++documents_ > 1)
@@ -48,7 +48,8 @@ class Builder : public YAML::EventHandler {
     check_tag(mark, tag);
     Node node = node_at(Kind::scalar, mark);
     node.text = value;
-    node.quoted = tag == "!";  // yaml-cpp: "?" for a plain scalar, "!" for a quoted one
+    node.quoted = tag == "!";  // yaml-cpp: "?" for a plain scalar, "!" for a quoted one or a block
+    if (node.quoted) check_quotes(mark);
     put(std::move(node));
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -85,6 +86,29 @@ class Builder : public YAML::EventHandler {
     if (!tag.empty() && tag != "?" && tag != "!") {
       fail(line_of(mark), format("YAML tag {} is not accepted", tag), "remove the tag");
     }
+  }
+  // yaml-cpp takes a quote that is never closed as one that ends with the file, and the keys behind it are
+  // lost.
+  void check_quotes(const YAML::Mark& mark) const {
+    size_t at = 0;
+    for (int line = 0; line < mark.line && at < text_.size(); ++line) at = text_.find('\n', at) + 1;
+    const std::string_view line = text_.substr(at, text_.find('\n', at) - at);
+    const auto column = static_cast<size_t>(mark.column);
+    // A block scalar (| or >) is no quote; a column that counts characters is found again by looking.
+    const size_t start = column < line.size() && (line[column] == '\'' || line[column] == '"')
+                             ? column
+                             : line.find_first_of("'\"", 0);
+    if (start == std::string_view::npos) return;
+    const char quote = line[start];
+    for (size_t i = start + 1; i < line.size(); ++i) {
+      if (quote == '"' && line[i] == '\\') {
+        ++i;
+      } else if (line[i] == quote) {
+        if (quote == '"' || i + 1 >= line.size() || line[i + 1] != quote) return;
+        ++i;
+      }
+    }
+    fail(line_of(mark), "a quoted value does not end on its line", format("close it with {}", quote));
   }
   void open(Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     check_anchor(mark, anchor);
@@ -134,6 +158,7 @@ class Builder : public YAML::EventHandler {
     top.has_key = true;
   }
 
+  std::string_view text_;
   std::string where_;
   int documents_ = 0;
   Node root_;
@@ -186,7 +211,7 @@ Node parse(std::string_view text, std::string_view where) {
                 "give a YAML text file");
   }
   std::istringstream stream{std::string(text)};
-  Builder builder(where);
+  Builder builder(text, where);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {

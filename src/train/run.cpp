@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -211,6 +212,12 @@ class TrainingRun {
 
   void restore() {
     const json::Value state = load_checkpoint(*resume_, *engine_);
+    if (const json::Value* dtype = state.find("dtype"); dtype && dtype->as_string() != config_.dtype) {
+      throw Error(
+          ErrorKind::usage,
+          format("the checkpoint was made with dtype {}, this run has {}", dtype->as_string(), config_.dtype),
+          resume_->string(), "resume with the same dtype");
+    }
     trainer_->restore(state.at("trainer"));
     window_ = LogWindow::from_json(state.at("log_window"));
     tokens_seen_ = state.at("tokens_seen").as_integer();
@@ -246,7 +253,9 @@ class TrainingRun {
     line.step = report.step;
     line.total_steps = total_steps_;
     line.epoch = report.epoch;
-    line.loss = window_.targets > 0 ? window_.loss_sum / static_cast<double>(window_.targets) : 0;
+    // Nothing that counts since the last line: there is no loss to show.
+    line.loss = window_.targets > 0 ? window_.loss_sum / static_cast<double>(window_.targets)
+                                    : std::numeric_limits<double>::quiet_NaN();
     line.grad_norm = report.grad_norm;
     line.learning_rate = report.learning_rate;
     line.tokens = report.slots;
@@ -342,6 +351,7 @@ class TrainingRun {
     metrics_->sync();
     json::Value state;
     state.set("trainer", trainer_->state());
+    state.set("dtype", config_.dtype);
     state.set("log_window", window_.to_json());
     state.set("tokens_seen", tokens_seen_);
     const fs::path folder = save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(),
@@ -357,6 +367,12 @@ class TrainingRun {
   }
 
   void finish() {
+    if (trainer_->updates_done() == 0) {
+      throw Error(
+          ErrorKind::diverged, "no step has updated the weights",
+          format("{} steps, each without a finite gradient or without a target", trainer_->steps_done()),
+          "look at the warnings above; no model was written");
+    }
     if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();
     save_model(checkpoint_options(), *engine_, source_, trainer_state());
     json::Value fields;

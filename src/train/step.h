@@ -38,6 +38,8 @@ class Trainer {
   /// so does one without any target.
   StepReport step();
   int64_t steps_done() const { return steps_done_; }
+  /// Steps that changed the weights.
+  int64_t updates_done() const { return updates_done_; }
   bool done() const { return steps_done_ >= schedule_.total_steps; }
   const Schedule& schedule() const { return schedule_; }
 
