@@ -183,6 +183,10 @@ class TrainingRun {
     log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
     Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
                       warmup_steps(config_.warmup_steps, config_.warmup_ratio, total_steps_), total_steps_};
+    if (schedule.type != "constant" && schedule.warmup_steps >= total_steps_) {
+      log::warn("all {} steps are warm-up: the learning rate never reaches {}", total_steps_,
+                config_.learning_rate);
+    }
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
     info_.set("plan", plan_json(device_.plan()));
