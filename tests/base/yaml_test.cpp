@@ -16,7 +16,8 @@ TEST(YamlQuotes, OneThatIsNeverClosedIsAnError) {
 }
 
 TEST(YamlQuotes, ClosedOnesAndBlocksAreTaken) {
-  const Node root = parse("a: 'it''s' # 'x\nb: \"q\\\"q\"\nc: |\n  it's\nd: don't\n\xc3\xa9: 'x'\n", "t.yaml");
+  const Node root =
+      parse("a: 'it''s' # 'x\nb: \"q\\\"q\"\nc: |\n  it's\nd: don't\n\xc3\xa9: 'x'\n", "t.yaml");
   ASSERT_EQ(root.map.size(), 5u);
   EXPECT_EQ(root.map[0].second.text, "it's");
   EXPECT_EQ(root.map[1].second.text, "q\"q");
