@@ -46,9 +46,11 @@ std::string digits_of(double value, char type, int precision) {
 
 std::string integer_digits(uint64_t value, char type) {
   const uint64_t base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
+  // A pointer, not an index into the conditional: g++ 12 under UBSan reads a copy that it never wrote.
+  const char* const alphabet = type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string text;
   do {
-    text.insert(text.begin(), (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[value % base]);
+    text.insert(text.begin(), alphabet[value % base]);
     value /= base;
   } while (value > 0);
   return text;
