@@ -56,19 +56,20 @@ void widen_row(compute_t<T>* to, const T* from, int64_t n, int64_t padded) {
 }
 
 /// Columns [column, column + width) of a [dk, dv] matrix <-> a panel of `rows` rows, padded with zeros.
-template <class C>
-void load_panel(C* to_KP, const C* from_KV, int64_t dk, int64_t rows, int64_t dv, int64_t column,
+template <class T>
+void load_panel(compute_t<T>* to_KP, const T* from_KV, int64_t dk, int64_t rows, int64_t dv, int64_t column,
                 int64_t width) {
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < panel; ++j) {
-      to_KP[i * panel + j] = i < dk && j < width ? from_KV[i * dv + column + j] : C(0);
+      to_KP[i * panel + j] = i < dk && j < width ? widen(from_KV[i * dv + column + j]) : 0;
     }
   }
 }
-template <class C>
-void store_panel(C* to_KV, const C* from_KP, int64_t dk, int64_t dv, int64_t column, int64_t width) {
+template <class T>
+void store_panel(T* to_KV, const compute_t<T>* from_KP, int64_t dk, int64_t dv, int64_t column,
+                 int64_t width) {
   for (int64_t i = 0; i < dk; ++i) {
-    for (int64_t j = 0; j < width; ++j) to_KV[i * dv + column + j] = from_KP[i * panel + j];
+    for (int64_t j = 0; j < width; ++j) to_KV[i * dv + column + j] = narrow<T>(from_KP[i * panel + j]);
   }
 }
 
@@ -110,7 +111,7 @@ void forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CT
   const T *q = q_THK.as<T>(), *k = k_THK.as<T>(), *v = v_THV.as<T>();
   const C *g = g_TH.as<C>(), *beta = beta_TH.as<C>();
   T* const o = o_THV.empty() ? nullptr : o_THV.as<T>();
-  C* const states = states_CHKV.empty() ? nullptr : states_CHKV.as<C>();
+  T* const states = states_CHKV.empty() ? nullptr : states_CHKV.as<T>();
   const C scale = C(1) / std::sqrt(static_cast<C>(dk));
   C* const scratch =
       reinterpret_cast<C*>(stream.scratch(gated_delta_forward_scratch(shape, dtype_of<C>, thread_count())));
@@ -279,8 +280,8 @@ template <class T>
 struct Backward {
   using C = compute_t<T>;
   GdnShape shape;
-  const T *do_, *q, *k, *v;
-  const C *g, *beta, *states;
+  const T *do_, *q, *k, *v, *states;
+  const C *g, *beta;
   T *dq, *dk, *dv;
   C *dg, *dbeta;
 
@@ -371,9 +372,9 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
                            q_THK.as<T>(),
                            k_THK.as<T>(),
                            v_THV.as<T>(),
+                           states_CHKV.as<T>(),
                            g_TH.as<C>(),
                            beta_TH.as<C>(),
-                           states_CHKV.as<C>(),
                            wanted<T>(dq_THK),
                            wanted<T>(dk_THK),
                            wanted<T>(dv_THV),

@@ -26,7 +26,7 @@ DeltaNet::Saved DeltaNet::saved(SavedLayout& layout, GdnShape g, int64_t chunks)
   s.q_rstd_TH = layout.mixer_statistic({T, g.key_heads});
   s.k_rstd_TH = layout.mixer_statistic({T, g.key_heads});
   s.o_THV = layout.mixer({T, g.value_heads, g.value_dim});
-  s.states_CHKV = layout.mixer_statistic({chunks, g.value_heads, g.key_dim, g.value_dim});
+  s.states_CHKV = layout.mixer({chunks, g.value_heads, g.key_dim, g.value_dim});
   s.y_THV = layout.mixer({T, g.value_heads, g.value_dim});
   s.rstd_TH = layout.mixer_statistic({T, g.value_heads});
   return s;

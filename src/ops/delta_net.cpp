@@ -70,10 +70,10 @@ double state_bytes(const CTensor& states_CHKV, const ChunkSums& chunks) {
   return static_cast<double>(states_CHKV.bytes()) / static_cast<double>(states_CHKV.dim(0)) * chunks.count;
 }
 
-void check_states(const Check& check, const CTensor& states_CHKV, const Segments& segments, DType compute,
+void check_states(const Check& check, const CTensor& states_CHKV, const Segments& segments, DType storage,
                   const GdnShape& shape) {
   check.rank("states_CHKV", states_CHKV, 4);
-  check.input("states_CHKV", states_CHKV, compute,
+  check.input("states_CHKV", states_CHKV, storage,
               {states_CHKV.dim(0), shape.value_heads, shape.key_dim, shape.value_dim});
   check.that(states_CHKV.dim(0) >= segments.num_chunks, "states_CHKV", "an entry for each chunk");
 }
@@ -180,7 +180,7 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
   check.output("o_THV", o_THV, storage, v_THV.shape);
   check.input("g_TH", g_TH, compute, {T, shape.value_heads});
   check.input("beta_TH", beta_TH, compute, {T, shape.value_heads});
-  if (!states_CHKV.empty()) check_states(check, states_CHKV, segments, compute, shape);
+  if (!states_CHKV.empty()) check_states(check, states_CHKV, segments, storage, shape);
   if (plans_cpu(stream)) stream.require_scratch(gated_delta_forward_scratch(shape, compute, thread_count()));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
@@ -217,7 +217,7 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
   check.input("beta_TH", beta_TH, compute, {T, shape.value_heads});
   check.output("dg_TH", dg_TH, compute, {T, shape.value_heads});
   check.output("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
-  check_states(check, states_CHKV, segments, compute, shape);
+  check_states(check, states_CHKV, segments, storage, shape);
   stream.require_scratch(plans_cpu(stream) ? gated_delta_backward_scratch(shape, compute, thread_count())
                                            : gated_delta_backward_cuda_scratch(shape));
   const ChunkSums chunks(segments);

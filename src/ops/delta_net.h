@@ -43,8 +43,9 @@ void gdn_prologue_backward(Stream&, Tensor dproj_TN, Tensor dconv_CW, Tensor dA_
                            CTensor q_THK, CTensor k_THK, CTensor q_rstd_TH, CTensor k_rstd_TH,
                            const Segments&, GdnShape);
 
-/// o: [T, Hv, dv]. states: [C, Hv, dk, dv] in compute dtype, C at least the chunks of the row; only the
-/// entries of those are written. Either may be empty.
+/// o: [T, Hv, dv]. states: S entering each chunk, [C, Hv, dk, dv], C at least the chunks of the row; only the
+/// entries of those are written, rounded to storage: S itself is carried in compute dtype. Either may be
+/// empty.
 void gated_delta_forward(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
                          CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
 

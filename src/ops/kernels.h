@@ -164,7 +164,7 @@ struct Kernels {
           CTensor k_rstd_TH, const Segments&, GdnShape)>
       gdn_prologue_backward;
   // Per value head, S = 0 at each document start: S = e^g S; d = beta (v - S^T k); S += k d^T; o = dk^-1/2
-  // S^T q. states_CHKV: S entering each chunk (compute dtype), what backward starts from.
+  // S^T q. states_CHKV: S entering each chunk, in storage dtype, what backward starts from.
   Fn<void(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK, CTensor v_THV,
           CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape)>
       gated_delta_forward;

@@ -72,7 +72,7 @@ struct DeltaCase {
     beta = uniform(DType::f32, {T, Hv}, 5, 0, 1);
     d_o = random(dtype, values, 6);
     o = Array(dtype, values);
-    states = Array(DType::f32, {row.num_chunks, Hv, shape.key_dim, shape.value_dim});
+    states = Array(dtype, {row.num_chunks, Hv, shape.key_dim, shape.value_dim});
     dq = Array(dtype, keys);
     dk = Array(dtype, keys);
     dv = Array(dtype, values);

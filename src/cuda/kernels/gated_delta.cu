@@ -47,13 +47,13 @@ __device__ void walk(const Call<T>& call, float (&s)[Rows], T* __restrict__ o, c
 /// Grid: chunk table, value heads, slices of columns.
 template <class T, int Rows>
 __global__ void __launch_bounds__(Walk::threads)
-    forward_kernel(Call<T> call, T* __restrict__ o, float* __restrict__ states) {
+    forward_kernel(Call<T> call, T* __restrict__ o, T* __restrict__ states) {
   const int64_t first = blockIdx.x, h = blockIdx.y;
   if (call.length(first) == 0 || call.number(first) != 0) return;
   const Stage<Rows> stage(dynamic_shared<float>());
   const Place place(blockIdx.z);
   float s[Rows];
-  load_state(s, nullptr, place, call.key_dim, call.value_dim);
+  load_state<T>(s, nullptr, place, call.key_dim, call.value_dim);
   for (int64_t c = first;; ++c) {
     if (states) store_state(states + call.state(c, h), s, place, call.key_dim, call.value_dim);
     for (int t = 0; t < call.length(c); t += Walk::tokens) {
@@ -77,7 +77,7 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
                     dim3(static_cast<unsigned>(segments.chunks.dim(0)),
                          static_cast<unsigned>(shape.value_heads), gdn::slices_of(shape)),
                     dim3(gdn::Walk::threads), gdn::Stage<Rows>::floats * sizeof(float), call,
-                    wanted<T>(o_THV), wanted<float>(states_CHKV));
+                    wanted<T>(o_THV), wanted<T>(states_CHKV));
     });
   });
 }

@@ -25,8 +25,8 @@ struct Walk {
 /// The inputs of forward and backward. An output that is not wanted is null.
 template <class T>
 struct Call {
-  const T *q, *k, *v, *d_o;
-  const float *g, *beta, *states;
+  const T *q, *k, *v, *d_o, *states;
+  const float *g, *beta;
   const int32_t* chunks;
   int64_t num_chunks;  ///< entries of the table, used or not
   int64_t key_heads, value_heads, key_dim, value_dim;
@@ -79,24 +79,24 @@ struct Place {
 };
 
 /// s <- columns of a [dk, dv] matrix; null: zero.
-template <int Rows>
-__device__ inline void load_state(float (&s)[Rows], const float* from, const Place& place, int64_t dk,
+template <class T, int Rows>
+__device__ inline void load_state(float (&s)[Rows], const T* from, const Place& place, int64_t dk,
                                   int64_t dv) {
   const int64_t column = place.column0 + place.column;
 #pragma unroll
   for (int m = 0; m < Rows; ++m) {
     const int64_t row = place.row(m);
-    s[m] = from && row < dk && column < dv ? from[row * dv + column] : 0.0f;
+    s[m] = from && row < dk && column < dv ? load(from[row * dv + column]) : 0.0f;
   }
 }
-template <int Rows>
-__device__ inline void store_state(float* to, const float (&s)[Rows], const Place& place, int64_t dk,
+template <class T, int Rows>
+__device__ inline void store_state(T* to, const float (&s)[Rows], const Place& place, int64_t dk,
                                    int64_t dv) {
   const int64_t column = place.column0 + place.column;
 #pragma unroll
   for (int m = 0; m < Rows; ++m) {
     const int64_t row = place.row(m);
-    if (row < dk && column < dv) to[row * dv + column] = s[m];
+    if (row < dk && column < dv) to[row * dv + column] = store<T>(s[m]);
   }
 }
 
@@ -163,9 +163,9 @@ Call<T> make_call(CTensor q_THK, CTensor k_THK, CTensor v_THV, CTensor g_TH, CTe
           pointer<T>(k_THK),
           pointer<T>(v_THV),
           nullptr,
+          nullptr,
           pointer<float>(g_TH),
           pointer<float>(beta_TH),
-          nullptr,
           pointer<int32_t>(segments.chunks),
           segments.chunks.dim(0),
           shape.key_heads,

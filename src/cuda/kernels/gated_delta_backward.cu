@@ -190,8 +190,8 @@ struct Chunk {
   const Call<T>& call;
   const ProductsShared& x;
   int n;  ///< tokens
-  const T *q, *k, *d_o;
-  const float *error, *dd, *state, *leaving;
+  const T *q, *k, *d_o, *state;
+  const float *error, *dd, *leaving;
 
   __device__ float query(int t, int64_t i) const {
     return t < n && i < call.key_dim ? load(q[t * call.key_heads * call.key_dim + i]) : 0.0f;
@@ -204,8 +204,9 @@ struct Chunk {
   __device__ float d(int t, int64_t j) const { return t < n ? error[value(t, j)] * x.beta[t] : 0.0f; }
   __device__ float dv(int t, int64_t j) const { return t < n ? dd[value(t, j)] * x.beta[t] : 0.0f; }
   /// Row i of a [dk, dv] matrix.
-  __device__ float entry(const float* matrix, int64_t i, int64_t j) const {
-    return i < call.key_dim ? matrix[i * call.value_dim + j] : 0.0f;
+  template <class M>
+  __device__ float entry(const M* matrix, int64_t i, int64_t j) const {
+    return i < call.key_dim ? load(matrix[i * call.value_dim + j]) : 0.0f;
   }
 };
 
@@ -347,7 +348,8 @@ __device__ float state_product(const Chunk<T>& chunk, int64_t row0, int64_t rows
   const int64_t begin = row0 * chunk.call.value_dim;
   const int64_t end = min(row0 + rows, chunk.call.key_dim) * chunk.call.value_dim;
   float sum = 0;
-  for (int64_t i = begin + threadIdx.x; i < end; i += Tile::threads) sum += chunk.state[i] * chunk.leaving[i];
+  for (int64_t i = begin + threadIdx.x; i < end; i += Tile::threads)
+    sum += load(chunk.state[i]) * chunk.leaving[i];
   sum = lanes_sum(sum);
   if (threadIdx.x % warp_size == 0) chunk.x.warps[threadIdx.x / warp_size] = sum;
   __syncthreads();
@@ -428,9 +430,9 @@ __global__ void __launch_bounds__(Tile::threads)
                            call.q + key_row,
                            call.k + key_row,
                            call.d_o + value_row,
+                           call.states + call.state(c, h),
                            window.errors + value_row - window_row,
                            window.dd + value_row - window_row,
-                           call.states + call.state(c, h),
                            window.leaving + call.state(blockIdx.x, h)};
       __syncthreads();
       prepare_decays(chunk, t0, h);
@@ -486,7 +488,7 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
     using T = decltype(zero);
     auto call = gdn::make_call<T>(q_THK, k_THK, v_THV, g_TH, beta_TH, segments, shape);
     call.d_o = pointer<T>(do_THV);
-    call.states = pointer<float>(states_CHKV);
+    call.states = pointer<T>(states_CHKV);
     const gdn::Gradients<T> gradients{wanted<T>(dq_THK), wanted<T>(dk_THK), wanted<T>(dv_THV),
                                       wanted<float>(dg_TH), wanted<float>(dbeta_TH)};
     gdn::by_rows(shape.key_dim,
