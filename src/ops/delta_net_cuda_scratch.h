@@ -1,4 +1,4 @@
-// Scratch of the plain cuda kernels of Gated DeltaNet, as host-only arithmetic: op wrapper, kernel and `plan`
+// Scratch of the cuda kernels of Gated DeltaNet, as host-only arithmetic: op wrapper, kernel and `plan`
 // call the same functions.
 #pragma once
 
@@ -36,6 +36,24 @@ inline size_t gated_delta_backward_cuda_scratch(const GdnShape& shape) {
   const int64_t rows = 2 * GdnCudaTile::window * gdn_chunk * shape.values();
   return static_cast<size_t>(rows + (GdnCudaTile::window + 2) * gdn_state_elements(shape)) * sizeof(float);
 }
+/// What gated_delta_forward_mma prepares for its scan, in bytes from the start of the scratch: T [C, Hv, 64,
+/// 64] and q_i . k_j [C, Hk, 64, 64] in bf16, gates [C, Hv, 2, 64] in f32, the order of documents in i32.
+struct GdnForwardScratch {
+  size_t inverse = 0, scores, gates, order, size;
+
+  /// C chunks and S_max documents at most.
+  GdnForwardScratch(const GdnShape& shape, int64_t num_chunks, int64_t max_documents) {
+    const auto after = [](size_t start, int64_t bytes) {
+      return start + (static_cast<size_t>(bytes) + 255) / 256 * 256;
+    };
+    constexpr int64_t square = gdn_chunk * gdn_chunk;
+    scores = after(inverse, num_chunks * shape.value_heads * square * 2);
+    gates = after(scores, num_chunks * shape.key_heads * square * 2);
+    order = after(gates, num_chunks * shape.value_heads * 2 * gdn_chunk * 4);
+    size = after(order, (max_documents + 2) * 4);
+  }
+  size_t bytes() const { return size; }
+};
 inline size_t gated_rmsnorm_backward_cuda_scratch(const GdnShape& shape, int64_t tokens) {
   const int64_t blocks = (tokens + GdnCudaTile::norm_tokens - 1) / GdnCudaTile::norm_tokens;
   return static_cast<size_t>(blocks * shape.value_dim) * sizeof(float);
