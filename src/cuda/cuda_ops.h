@@ -28,6 +28,12 @@ void attention_forward(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTen
 void attention_backward(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK, CTensor o_THK,
                         CTensor q_THK, CTensor k_TGK, CTensor proj_TN, CTensor lse_HT, const Segments&,
                         AttentionShape);
+/// attention on tensor cores: bf16, heads of 64, 128 or 256, sm_80 or later; deterministic.
+void attention_forward_mma(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTensor k_TGK,
+                           CTensor proj_TN, const Segments&, AttentionShape);
+void attention_backward_mma(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK,
+                            CTensor o_THK, CTensor q_THK, CTensor k_TGK, CTensor proj_TN, CTensor lse_HT,
+                            const Segments&, AttentionShape);
 void sigmoid_gate_forward(Stream&, Tensor y_THK, CTensor o_THK, CTensor proj_TN, AttentionShape);
 void sigmoid_gate_backward(Stream&, Tensor do_THK, Tensor dproj_TN, CTensor dy_THK, CTensor o_THK,
                            CTensor proj_TN, AttentionShape);

@@ -12,11 +12,12 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
-/// launch() with `shared` bytes of dynamic shared memory, whatever their number.
+/// launch() with `shared` bytes of dynamic shared memory, whatever their number. The 48 KiB that need no
+/// opt-in are for dynamic and static shared memory together, so it is asked for from 32 KiB on.
 template <class... P, class... A>
 void launch_shared(const Stream& stream, const Launched& what, void (*kernel)(P...), dim3 grid, dim3 block,
                    size_t shared, A... arguments) {
-  if (shared > 48 * 1024) {
+  if (shared > 32 * 1024) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           what.op);
   }

@@ -60,6 +60,10 @@ __device__ inline uint32_t transpose_8x8(uint32_t x) {
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
 }
+/// Stores 4 bytes at a shared-memory address.
+__device__ inline void store_shared(uint32_t to, uint32_t x) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
+}
 
 /// Two floats rounded to nearest even, `low` in the lower half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
@@ -78,6 +82,11 @@ __device__ inline uint32_t pack_f16(float low, float high) {
 __device__ inline void cp_async_16(uint32_t to, const void* from, bool valid = true) {
   const int bytes = valid ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+/// The same for 4 bytes.
+__device__ inline void cp_async_4(uint32_t to, const void* from, bool valid = true) {
+  const int bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 __device__ inline void cp_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
