@@ -1,4 +1,4 @@
-// Memory by plain cudaMalloc, streams, events, copies.
+// Memory by plain cudaMalloc and pinned host memory, streams, events, copies, graphs.
 #include "cuda/device.h"
 
 #include "cuda/check.h"
@@ -44,6 +44,45 @@ void CudaStream::download(void* host, CTensor from) {
   DELTATUNE_CUDA(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_));
 }
 
+void CudaStream::host_wait(const Event& event) {
+  if (event.native) DELTATUNE_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(event.native.get())));
+}
+
+void CudaStream::begin_capture() {
+  // Thread-local: calls of other threads that a capture does not allow (a cudaMalloc) are no concern of ours.
+  DELTATUNE_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+}
+
+Graph CudaStream::end_capture() {
+  cudaGraph_t captured = nullptr;
+  DELTATUNE_CUDA(cudaStreamEndCapture(stream_, &captured));
+  const std::shared_ptr<void> owner(captured, [](void* g) { cudaGraphDestroy(static_cast<cudaGraph_t>(g)); });
+  size_t nodes = 0;
+  DELTATUNE_CUDA(cudaGraphGetNodes(captured, nullptr, &nodes));
+  cudaGraphExec_t made = nullptr;
+  DELTATUNE_CUDA(cudaGraphInstantiate(&made, captured, 0));
+  Graph graph;
+  graph.native =
+      std::shared_ptr<void>(made, [](void* g) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(g)); });
+  graph.nodes = static_cast<int64_t>(nodes);
+  // The first launch would do it otherwise, in the middle of a step.
+  DELTATUNE_CUDA(cudaGraphUpload(made, stream_));
+  return graph;
+}
+
+void CudaStream::abandon_capture() noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone) {
+    cudaGraph_t captured = nullptr;
+    if (cudaStreamEndCapture(stream_, &captured) == cudaSuccess && captured) cudaGraphDestroy(captured);
+  }
+  cudaGetLastError();
+}
+
+void CudaStream::launch(const Graph& graph) {
+  DELTATUNE_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.native.get()), stream_));
+}
+
 CudaDevice::CudaDevice(int index) : name_("cuda:" + std::to_string(index)) {
   DELTATUNE_CUDA(cudaSetDevice(index));
   DELTATUNE_CUDA(cudaGetDeviceProperties(&properties_, index));
@@ -81,6 +120,19 @@ std::byte* CudaDevice::allocate_raw(size_t bytes) {
 
 void CudaDevice::free_raw(std::byte* data, size_t) noexcept {
   cudaFree(data);
+}
+
+std::byte* CudaDevice::allocate_staging_raw(size_t bytes) {
+  void* data = nullptr;
+  if (cudaMallocHost(&data, bytes == 0 ? 256 : bytes) != cudaSuccess) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  return static_cast<std::byte*>(data);
+}
+
+void CudaDevice::free_staging_raw(std::byte* data, size_t) noexcept {
+  cudaFreeHost(data);
 }
 
 }  // namespace deltatune::cuda

@@ -24,6 +24,12 @@ class CudaStream final : public Stream {
   void sync() override;
   void upload(Tensor to, const void* host) override;
   void download(void* host, CTensor from) override;
+  void host_wait(const Event& event) override;
+  bool can_capture() const override { return true; }
+  void begin_capture() override;
+  Graph end_capture() override;
+  void abandon_capture() noexcept override;
+  void launch(const Graph& graph) override;
 
  private:
   cudaStream_t stream_ = nullptr;
@@ -44,6 +50,8 @@ class CudaDevice final : public Device {
  protected:
   std::byte* allocate_raw(size_t bytes) override;
   void free_raw(std::byte* data, size_t bytes) noexcept override;
+  std::byte* allocate_staging_raw(size_t bytes) override;
+  void free_staging_raw(std::byte* data, size_t bytes) noexcept override;
 
  private:
   std::string name_;

@@ -28,8 +28,8 @@ Normed final_norm(Stream& s, CTensor norm_D, Residual in, bool want_rstd, const 
 
 int64_t Head::chunk_rows(const ModelConfig& c, DType storage, int64_t tokens) {
   const int64_t row_bytes = c.vocab_size * static_cast<int64_t>(size_of(storage));
-  const int64_t rows = std::max<int64_t>(64, (int64_t{256} << 20) / row_bytes);
-  return std::min(tokens, rows);
+  const int64_t rows = std::max<int64_t>(64, (int64_t{1} << 30) / row_bytes);
+  return std::min(tokens, rows < 128 ? rows : rows / 128 * 128);
 }
 
 void Head::loss(Stream& s, const Weights& w, const Grads& g, Residual in, Tensor dout_TD, Tensor loss_sum_1,
@@ -43,9 +43,9 @@ void Head::loss(Stream& s, const Weights& w, const Grads& g, Residual in, Tensor
   const Tensor x_ND = work.take(row.storage, hidden);
   const Tensor dx_ND = train ? work.take(row.storage, hidden) : Tensor{};
   const Tensor logits = work.take(row.storage, {chunk, c.vocab_size});
-  ops::gather_rows(s, x_ND.slice(0, targets.count), normed.x_TD, targets.rows_N.slice(0, targets.count));
-  for (int64_t begin = 0; begin < targets.count; begin += chunk) {
-    const int64_t rows = std::min(chunk, targets.count - begin);
+  ops::gather_rows(s, x_ND.slice(0, targets.padded), normed.x_TD, targets.rows_N.slice(0, targets.padded));
+  for (int64_t begin = 0; begin < targets.padded; begin += chunk) {
+    const int64_t rows = std::min(chunk, targets.padded - begin);
     const Tensor logits_NV = logits.slice(0, rows);
     ops::matmul(s, logits_NV, x_ND.slice(begin, rows), w.head_VD, nt);
     ops::cross_entropy(s, loss_sum_1, train ? logits_NV : Tensor{}, logits_NV,
@@ -56,7 +56,7 @@ void Head::loss(Stream& s, const Weights& w, const Grads& g, Residual in, Tensor
   }
   if (!train) return;
   // The normed rows are no longer needed: their memory takes the scattered gradient.
-  ops::scatter_rows(s, normed.x_TD, dx_ND.slice(0, targets.count), targets.rows_N.slice(0, targets.count));
+  ops::scatter_rows(s, normed.x_TD, dx_ND.slice(0, targets.padded), targets.rows_N.slice(0, targets.padded));
   ops::rmsnorm_backward(s, dout_TD, g.norm_D, normed.x_TD, normed.sum_TD, w.norm_D, normed.rstd_T);
 }
 

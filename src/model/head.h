@@ -19,12 +19,14 @@ struct Head {
   };
   /// The supervised rows of a packed row.
   struct Targets {
-    CTensor rows_N;     ///< i32 [T]: positions whose logits have a target; the first `count` are in use
-    CTensor targets_N;  ///< i32 [T]: their target ids
-    int64_t count = 0;
+    CTensor rows_N;      ///< i32 [T]: positions whose logits have a target, then others; no position twice
+    CTensor targets_N;   ///< i32 [T]: their target ids, then -1
+    int64_t count = 0;   ///< rows that have a target
+    int64_t padded = 0;  ///< rows that loss() works on, at least count: those behind count nothing in it
   };
 
-  /// Rows per chunk: 256 MiB of logits at most, at least 64 rows.
+  /// Rows per chunk: 1 GiB of logits at most, a multiple of 128 from 128 on, at least 64. Each chunk reads
+  /// and writes the whole gradient of the head, so few large ones.
   static int64_t chunk_rows(const ModelConfig&, DType storage, int64_t tokens);
 
   /// loss_sum_1 (f64) += losses of all targets. dout_TD: gradient of the last block's output (may lie in the

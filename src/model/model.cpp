@@ -66,9 +66,8 @@ void Model::loss(Stream& s, const std::vector<CTensor>& weights, const std::vect
                  Tensor loss_sum_1, bool train, const RowInputs& in) {
   Head::Grads g;
   if (train) g = {grads[static_cast<size_t>(params_.final_norm)], grads[static_cast<size_t>(params_.head)]};
-  Head::loss(s, head_weights(weights), g, residual_, train ? stream_a_TD_ : Tensor{}, loss_sum_1, in.targets,
-             config_, row(in));
-  gradient_in_a_ = true;
+  Head::loss(s, head_weights(weights), g, residual_, train ? gradient_TD(config_.layers() - 1) : Tensor{},
+             loss_sum_1, in.targets, config_, row(in));
 }
 
 void Model::logits(Stream& s, const std::vector<CTensor>& weights, const Head::Targets& rows,
@@ -81,16 +80,13 @@ void Model::backward_block(Stream& s, const std::vector<CTensor>& weights, const
   const auto l = static_cast<size_t>(layer);
   const Block::Weights w = Block::weights(params_.layers[l], weights);
   const Block::Grads g = Block::grads(params_.layers[l], grads);
-  const Tensor dout_TD = gradient_in_a_ ? stream_a_TD_ : stream_b_TD_;
-  const Tensor din_TD = gradient_in_a_ ? stream_b_TD_ : stream_a_TD_;
   Block::recompute(s, w, saved_[l], config_, row(in));
-  Block::backward(s, w, g, dout_TD, din_TD, saved_[l], config_, row(in));
-  gradient_in_a_ = !gradient_in_a_;
+  Block::backward(s, w, g, gradient_TD(layer), gradient_TD(layer - 1), saved_[l], config_, row(in));
 }
 
 void Model::backward_embedding(Stream& s, const std::vector<Tensor>& grads, const RowInputs& in) {
-  ops::embedding_backward(s, grads[static_cast<size_t>(params_.embedding)],
-                          gradient_in_a_ ? stream_a_TD_ : stream_b_TD_, in.tokens_T, in.order_T);
+  ops::embedding_backward(s, grads[static_cast<size_t>(params_.embedding)], gradient_TD(-1), in.tokens_T,
+                          in.order_T);
 }
 
 }  // namespace deltatune

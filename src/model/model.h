@@ -51,6 +51,11 @@ class Model {
 
  private:
   Row row(const RowInputs&) const;
+  /// Where the gradient of block `layer`'s output lies (layer -1: of the embedding's). It changes sides with
+  /// every block, and starts in a.
+  Tensor gradient_TD(int64_t layer) const {
+    return (config_.layers() - layer) % 2 == 1 ? stream_a_TD_ : stream_b_TD_;
+  }
   Head::Weights head_weights(const std::vector<CTensor>& weights) const;
 
   ModelConfig config_;
@@ -67,7 +72,6 @@ class Model {
   // Between blocks: the residual pair going forward, the gradient's ping and pong going backward.
   Tensor stream_a_TD_, stream_b_TD_;
   Residual residual_;
-  bool gradient_in_a_ = false;
 };
 
 }  // namespace deltatune

@@ -2,6 +2,7 @@
 #include "ops/null_device.h"
 
 #include <cstring>
+#include <new>
 
 #include "ops/kernels.h"
 
@@ -36,6 +37,11 @@ class NullDevice : public Device {
     return address;
   }
   void free_raw(std::byte*, size_t) noexcept override {}
+  // The host writes here whatever the device is.
+  std::byte* allocate_staging_raw(size_t bytes) override {
+    return static_cast<std::byte*>(::operator new(bytes, std::nothrow));
+  }
+  void free_staging_raw(std::byte* data, size_t) noexcept override { ::operator delete(data); }
 
  private:
   Target target_;

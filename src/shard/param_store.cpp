@@ -161,6 +161,11 @@ void ParamStore::zero_gradients(Stream& stream) {
 }
 
 void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
+  measure_gradients(stream, scalars_8, max_norm);
+  apply_gradients(stream, scalars_8);
+}
+
+void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_norm) {
   const Group& f32_group = groups_.back();
   if (sharded() && f32_group.grads.count() > 0) comm_.all_reduce(stream, f32_group.grads);
   ops::fill(stream, sum_squares_, 0);
@@ -170,6 +175,9 @@ void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
     ops::sum_squares(stream, sum_squares_, f32_group.grads);
   if (sharded()) comm_.all_reduce(stream, sum_squares_);
   ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
+}
+
+void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
   for (const Group& group : groups_) update(stream, group, scalars_8);
   for (Slot& slot : slots_) slot.group = -1;
 }

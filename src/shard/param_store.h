@@ -52,6 +52,9 @@ class ParamStore {
   /// scalars_8: learning rate, bias corrections and inverse_count are set; norm, scale and nonfinite are
   /// written. Clips by the global norm (max_norm <= 0: no clipping) and updates all parameters.
   void step(Stream&, Tensor scalars_8, float max_norm);
+  /// The two halves of step(): the norm and what follows from it, then the update.
+  void measure_gradients(Stream&, Tensor scalars_8, float max_norm);
+  void apply_gradients(Stream&, CTensor scalars_8);
 
   /// Reads every slice from a checkpoint (Error{model} naming missing tensors or wrong shapes); moments start
   /// at zero.

@@ -6,29 +6,40 @@
 namespace deltatune {
 
 Buffer::~Buffer() {
-  if (device_) device_->release(data_, size_);
+  if (device_) device_->release(data_, size_, staging_);
 }
 
 Buffer Device::allocate(size_t bytes, std::string name, std::string owner, Lifetime lifetime) {
   // Whole alignment units, so that the plan counts what an arena of this size can hand out.
   const size_t rounded = (bytes + 255) / 256 * 256;
-  std::byte* data = allocate_raw(rounded);
-  if (!data) {
-    throw Error(ErrorKind::resource,
-                format("out of memory on {}: {} for {} after {}", this->name(), format_bytes(rounded), name,
-                       format_bytes(allocated_bytes_)),
-                format("region \"{}\" of {}", name, owner),
-                "lower max_tokens, recompute more, or see where the bytes go with `deltatune plan`");
-  }
-  plan_.add({std::move(name), std::move(owner), lifetime, rounded});
-  ++allocation_count_;
-  allocated_bytes_ += rounded;
-  return Buffer(this, data, rounded);
+  return add(allocate_raw(rounded), {std::move(name), std::move(owner), lifetime, rounded}, false);
 }
 
-void Device::release(std::byte* data, size_t bytes) noexcept {
-  free_raw(data, bytes);
-  allocated_bytes_ -= bytes;
+Buffer Device::allocate_staging(size_t bytes, std::string name, std::string owner) {
+  const size_t rounded = (bytes + 255) / 256 * 256;
+  const bool host = target() != Target::cpu;
+  return add(allocate_staging_raw(rounded), {std::move(name), std::move(owner), Lifetime::run, rounded, host},
+             true);
+}
+
+Buffer Device::add(std::byte* data, Region region, bool staging) {
+  const size_t bytes = region.bytes;
+  if (!data) {
+    throw Error(ErrorKind::resource,
+                format("out of memory on {}: {} for {} after {}", this->name(), format_bytes(bytes),
+                       region.name, format_bytes(allocated_bytes_)),
+                format("region \"{}\" of {}", region.name, region.owner),
+                "lower max_tokens, recompute more, or see where the bytes go with `deltatune plan`");
+  }
+  if (!region.host) allocated_bytes_ += bytes;
+  plan_.add(std::move(region));
+  ++allocation_count_;
+  return Buffer(this, data, bytes, staging);
+}
+
+void Device::release(std::byte* data, size_t bytes, bool staging) noexcept {
+  staging ? free_staging_raw(data, bytes) : free_raw(data, bytes);
+  if (!staging || target() == Target::cpu) allocated_bytes_ -= bytes;
 }
 
 }  // namespace deltatune

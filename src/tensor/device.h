@@ -30,7 +30,8 @@ enum class Target { cpu, cuda };
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(Device* device, std::byte* data, size_t size) : device_(device), data_(data), size_(size) {}
+  Buffer(Device* device, std::byte* data, size_t size, bool staging = false)
+      : device_(device), data_(data), size_(size), staging_(staging) {}
   ~Buffer();
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
@@ -49,10 +50,12 @@ class Buffer {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(staging_, other.staging_);
   }
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool staging_ = false;  ///< from allocate_staging
 };
 
 /// A point in a stream's work. Filled by Stream::record; what it holds is the device's business.
@@ -66,6 +69,13 @@ struct OpTotals {
   double bytes = 0;    ///< read and written, each tensor once
   double flops = 0;    ///< multiplications and additions
   double seconds = 0;  ///< host time inside the call; 0 unless timing is on
+};
+
+/// Work that a stream captured, to be launched as a whole as often as wanted. It works on the memory that it
+/// was captured with; what differs from launch to launch has to lie in that memory.
+struct Graph {
+  std::shared_ptr<void> native;  ///< nullptr: nothing was captured
+  int64_t nodes = 0;             ///< kernels, copies and fills in it
 };
 
 /// An ordered queue of work with the kernel table to run it on, scratch memory and per-op counters.
@@ -89,9 +99,24 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   /// Returns when all work so far is done; rethrows an error of that work.
   virtual void sync() = 0;
-  /// Copies host bytes to device memory of this stream's device, or back. `host` stays valid until sync().
+  /// Returns when the work before record(event) is done, or later. The event is one of this stream.
+  virtual void host_wait(const Event&) { sync(); }
+  /// Copies host bytes to device memory of this stream's device, or back. `host` stays valid until sync(), or
+  /// host_wait() for an event behind the copy. Host memory of Device::allocate_staging never makes the caller
+  /// wait.
   virtual void upload(Tensor to, const void* host) = 0;
   virtual void download(void* host, CTensor from) = 0;
+
+  /// Whether ops can be captured: between begin_capture() and end_capture() they are noted instead of run.
+  /// Neither sync() nor another way of waiting is allowed meanwhile.
+  virtual bool can_capture() const { return false; }
+  virtual void begin_capture() { DELTATUNE_ASSERT(can_capture()); }
+  /// Throws Error{internal} when something could not be captured; nothing was run then.
+  virtual Graph end_capture() { return {}; }
+  /// Ends a capture that failed; what was noted is dropped.
+  virtual void abandon_capture() noexcept {}
+  /// Queues the captured work.
+  virtual void launch(const Graph&) { DELTATUNE_ASSERT(can_capture()); }
 
   /// Runs `work` in stream order: at once (the default), or on the stream's own thread.
   virtual void run(std::function<void()> work) { work(); }
@@ -140,6 +165,9 @@ class Device {
 
   /// Throws Error{resource} with the plan's largest regions when the memory is not there.
   Buffer allocate(size_t bytes, std::string name, std::string owner, Lifetime lifetime);
+  /// Host memory of a run for copies from and to the device: pinned where there is such a thing, the device's
+  /// own memory where the host is the device. Listed in the plan.
+  Buffer allocate_staging(size_t bytes, std::string name, std::string owner);
   const MemoryPlan& plan() const { return plan_; }
   uint64_t allocation_count() const { return allocation_count_; }
   /// Bytes held now.
@@ -149,10 +177,13 @@ class Device {
   /// nullptr: no memory.
   virtual std::byte* allocate_raw(size_t bytes) = 0;
   virtual void free_raw(std::byte* data, size_t bytes) noexcept = 0;
+  virtual std::byte* allocate_staging_raw(size_t bytes) { return allocate_raw(bytes); }
+  virtual void free_staging_raw(std::byte* data, size_t bytes) noexcept { free_raw(data, bytes); }
 
  private:
   friend class Buffer;
-  void release(std::byte* data, size_t bytes) noexcept;
+  Buffer add(std::byte* data, Region region, bool staging);
+  void release(std::byte* data, size_t bytes, bool staging) noexcept;
 
   MemoryPlan plan_;
   uint64_t allocation_count_ = 0;

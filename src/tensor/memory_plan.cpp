@@ -19,7 +19,7 @@ const char* name_of(Lifetime lifetime) {
 
 size_t MemoryPlan::total() const {
   size_t sum = 0;
-  for (const Region& region : regions_) sum += region.bytes;
+  for (const Region& region : regions_) sum += region.host ? 0 : region.bytes;
   return sum;
 }
 

@@ -26,12 +26,14 @@ struct Region {
   std::string owner;  ///< which part of the program asked, e.g. "params", "model"
   Lifetime lifetime = Lifetime::run;
   size_t bytes = 0;
+  bool host = false;  ///< host memory beside a GPU: listed, but no part of the device's total
 };
 
 class MemoryPlan {
  public:
   void add(Region region) { regions_.push_back(std::move(region)); }
   const std::vector<Region>& regions() const { return regions_; }
+  /// Bytes of the device's memory.
   size_t total() const;
 
  private:

@@ -2,16 +2,21 @@
 #include "train/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "ops/null_device.h"
 #include "ops/ops.h"
 
 namespace deltatune {
 namespace {
+
+// GEMM tiles of GPUs are 128 rows high: fewer would cost the same. The products of the head then have few
+// shapes, which matters to libraries that choose an algorithm per shape.
+constexpr int64_t cuda_row_unit = 128;
 
 // Weights and gradients that have a shape but no memory, for the measuring step.
 template <class V>
@@ -62,11 +67,13 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
     : device_(device),
       comm_(comm),
       options_(completed(options)),
-      batch_(options_.tokens, options_.max_documents) {
+      batch_(options_.tokens, options_.max_documents, device.target() == Target::cuda ? cuda_row_unit : 1),
+      graphs_(options_.graph) {
   DELTATUNE_ASSERT(options_.tokens >= 1);
   model_ = std::make_unique<Model>(config, make_params(config, tied), options_.storage, options_.tokens,
                                    options_.max_documents);
   stream_ = device.make_stream("compute");
+  graphs_.check(*stream_, comm.world_size() == 1);
   ParamStore::Options store;
   store.storage = options_.storage;
   store.train = options_.train;
@@ -75,6 +82,15 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.adamw = options_.adamw;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
   place();
+}
+
+// Work that is queued still uses the memory.
+Engine::~Engine() {
+  try {
+    stream_->sync();
+  } catch (const Error& error) {
+    log::error("{}", error.what());
+  }
 }
 
 Buffer Engine::region(const Arena& arena, const char* name, Lifetime lifetime) {
@@ -95,6 +111,10 @@ void Engine::place() {
   work_ = Arena(buffers_[2].span());
   batch_arena_ = Arena(buffers_[3].span());
   stream_->set_scratch(buffers_[4].span());
+  batch_.allocate(device_);
+  exchange_memory_ =
+      device_.allocate_staging(sizeof(Exchange), "staging of the step's scalars", "activations");
+  exchange_ = new (exchange_memory_.data()) Exchange{};
   bind(kept_, shared_, work_, batch_arena_);
   model_->initialise(*stream_);
   stream_->sync();
@@ -143,19 +163,36 @@ void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
 }
 
 void Engine::begin_window() {
-  store_->zero_gradients(*stream_);
-  ops::fill(*stream_, loss_sum_1_, 0);
+  graphs_.run(*stream_, StepGraphs::begin_window, [&] {
+    store_->zero_gradients(*stream_);
+    ops::fill(*stream_, loss_sum_1_, 0);
+  });
 }
 
 void Engine::forward(const RowInputs& row) {
   const ModelParams& params = model_->params();
-  store_->acquire(*stream_, params.embedding_group);
-  model_->embed(*stream_, store_->weights(), row);
-  for (int64_t l = 0; l < model_->config().layers(); ++l) {
-    store_->acquire(*stream_, params.block_groups[static_cast<size_t>(l)]);
-    model_->forward_block(*stream_, store_->weights(), l, row);
-  }
+  graphs_.run(*stream_, StepGraphs::forward, [&] {
+    store_->acquire(*stream_, params.embedding_group);
+    model_->embed(*stream_, store_->weights(), row);
+    for (int64_t l = 0; l < model_->config().layers(); ++l) {
+      store_->acquire(*stream_, params.block_groups[static_cast<size_t>(l)]);
+      model_->forward_block(*stream_, store_->weights(), l, row);
+    }
+  });
   store_->acquire(*stream_, params.final_group);
+}
+
+void Engine::backward(const RowInputs& row) {
+  const ModelParams& params = model_->params();
+  for (int64_t l = model_->config().layers(); l-- > 0;) {
+    const int group = params.block_groups[static_cast<size_t>(l)];
+    store_->acquire(*stream_, group);
+    store_->begin_gradients(*stream_, group);
+    model_->backward_block(*stream_, store_->weights(), store_->grads(), l, row);
+    store_->reduce(*stream_, group);
+  }
+  model_->backward_embedding(*stream_, store_->grads(), row);
+  store_->reduce(*stream_, params.embedding_group);
 }
 
 void Engine::micro_step(const Batch& batch) {
@@ -166,20 +203,12 @@ void Engine::micro_step(const Batch& batch) {
   store_->begin_gradients(*stream_, params.embedding_group);
   model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
   store_->reduce(*stream_, params.final_group);
-  for (int64_t l = model_->config().layers(); l-- > 0;) {
-    const int group = params.block_groups[static_cast<size_t>(l)];
-    store_->acquire(*stream_, group);
-    store_->begin_gradients(*stream_, group);
-    model_->backward_block(*stream_, store_->weights(), store_->grads(), l, row);
-    store_->reduce(*stream_, group);
-  }
-  model_->backward_embedding(*stream_, store_->grads(), row);
-  store_->reduce(*stream_, params.embedding_group);
-  stream_->sync();
+  graphs_.run(*stream_, StepGraphs::backward, [&] { backward(row); });
 }
 
 UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_count) {
-  std::array<float, StepScalar::count> scalars{};
+  // Free since the previous call has seen its results.
+  auto& scalars = exchange_->given;
   scalars[StepScalar::learning_rate] = static_cast<float>(learning_rate);
   scalars[StepScalar::bias_correction1] =
       static_cast<float>(1 - std::pow(double{options_.adamw.beta1}, static_cast<double>(n)));
@@ -187,15 +216,20 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
       static_cast<float>(1 - std::pow(double{options_.adamw.beta2}, static_cast<double>(n)));
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
-  stream_->upload(scalars_8_, scalars.data());
+  stream_->upload(scalars_8_, exchange_->given);
   comm_.all_reduce(*stream_, loss_sum_1_);
-  store_->step(*stream_, scalars_8_, options_.max_grad_norm);
+  graphs_.run(*stream_, StepGraphs::measure,
+              [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
+  stream_->download(&exchange_->loss_sum, loss_sum_1_);
+  stream_->download(exchange_->results, scalars_8_);
+  stream_->record(results_known_);
+  // While the device updates, the host reports and prepares the next row: the device does not wait for it.
+  graphs_.run(*stream_, StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
+  stream_->host_wait(results_known_);
   UpdateResult result;
-  stream_->download(&result.loss_sum, loss_sum_1_);
-  stream_->download(scalars.data(), scalars_8_);
-  stream_->sync();
-  result.grad_norm = double{scalars[StepScalar::gradient_norm]};
-  result.nonfinite = scalars[StepScalar::nonfinite] != 0;
+  result.loss_sum = exchange_->loss_sum;
+  result.grad_norm = double{exchange_->results[StepScalar::gradient_norm]};
+  result.nonfinite = exchange_->results[StepScalar::nonfinite] != 0;
   return result;
 }
 

@@ -15,6 +15,7 @@
 #include "shard/param_store.h"
 #include "tensor/device.h"
 #include "train/device_batch.h"
+#include "train/step_graphs.h"
 
 namespace deltatune {
 
@@ -28,6 +29,7 @@ struct EngineOptions {
   AdamwOptions adamw;
   float weight_decay = 0;
   float max_grad_norm = 0;
+  GraphMode graph = GraphMode::automatic;
 };
 
 /// The most segments a row may hold where the user says nothing: one per 32 slots, at least 16. It bounds the
@@ -43,8 +45,12 @@ struct UpdateResult {
 
 class Engine {
  public:
-  /// Throws Error{resource} when the memory is not there. The engine does not own device and communicator.
+  /// Throws Error{resource} when the memory is not there, Error{usage} when graphs are asked for that the
+  /// device does not have. The engine does not own device and communicator.
   Engine(Device&, Communicator&, const ModelConfig&, bool tied, const EngineOptions&);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   const EngineOptions& options() const { return options_; }
   const Model& model() const { return *model_; }
@@ -55,9 +61,10 @@ class Engine {
 
   /// Starts an accumulation window: gradients and loss sum are zero.
   void begin_window();
-  /// Forward and backward of one row; gradients of the loss sum accumulate.
+  /// Queues forward and backward of one row; gradients of the loss sum accumulate.
   void micro_step(const Batch&);
   /// Clips, updates: step n (from 1), divided by `target_count` (of all ranks and micro-batches; at least 1).
+  /// Returns when loss and norm are known; the update itself may still be under way.
   UpdateResult update(double learning_rate, int64_t n, int64_t target_count);
   /// Loss sum of a row without gradients. Between windows only.
   double evaluate(const Batch&);
@@ -67,12 +74,21 @@ class Engine {
               const std::function<void(int64_t, int64_t, const float*)>& each);
   /// Global gradient norm and loss sum of the window so far, without an update (world of one).
   UpdateResult inspect_window(int64_t target_count);
+  /// How much of the step is captured so far.
+  const StepGraphs& graphs() const { return graphs_; }
 
  private:
+  /// What crosses between host and device in update(), in staging memory.
+  struct Exchange {
+    double loss_sum;
+    float given[StepScalar::count];
+    float results[StepScalar::count];
+  };
   void place();
   void measure(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   void forward(const RowInputs&);
+  void backward(const RowInputs&);
   Buffer region(const Arena& arena, const char* name, Lifetime lifetime);
 
   Device& device_;
@@ -82,9 +98,13 @@ class Engine {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<ParamStore> store_;
   DeviceBatch batch_;
+  StepGraphs graphs_;
   std::vector<Buffer> buffers_;
   Arena kept_, shared_, work_, batch_arena_;
   Tensor loss_sum_1_, scalars_8_;
+  Buffer exchange_memory_;
+  Exchange* exchange_ = nullptr;
+  Event results_known_;
 };
 
 /// A row that fills T slots with documents of `length` tokens, every token with a target where there can be

@@ -96,6 +96,7 @@ json::Value PlanReport::to_json() const {
     item.set("owner", region.owner);
     item.set("lifetime", name_of(region.lifetime));
     item.set("bytes", static_cast<int64_t>(region.bytes));
+    if (region.host) item.set("host", true);
     regions.push_back(std::move(item));
   }
   out.set("memory", std::move(regions));
@@ -134,8 +135,9 @@ std::string PlanReport::to_text() const {
                 accumulation, max_tokens, document_length, recompute);
   out += format("{:<44} {:<7} {:>12}\n", "memory per device", "life", "GiB");
   for (const Region& region : memory.regions()) {
-    out += format("  {:<42} {:<7} {:>12.4f}\n", region.name, name_of(region.lifetime),
-                  gib(static_cast<double>(region.bytes)));
+    out +=
+        format("  {:<42} {:<7} {:>12.4f}{}\n", region.name, name_of(region.lifetime),
+               gib(static_cast<double>(region.bytes)), region.host ? "   host memory, not in the total" : "");
   }
   out += format("  {:<42} {:<7} {:>12.4f}   {} bytes\n\n", "total", "",
                 gib(static_cast<double>(memory.total())), format_count(static_cast<int64_t>(memory.total())));

@@ -70,10 +70,6 @@ void refuse_unsupported(const Config& config) {
     refuse(format("training on {} ranks is not supported in this version of deltatune", config.nproc),
            "nproc", "leave nproc out; `deltatune plan --nproc` shows what such a run would need");
   }
-  if (config.cuda_graph == "true") {
-    refuse("cuda_graph: true is not supported in this version of deltatune", "cuda_graph",
-           "leave it at auto");
-  }
 }
 
 class TrainingRun {

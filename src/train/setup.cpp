@@ -42,6 +42,8 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.adamw.eps = static_cast<float>(config.adam_epsilon);
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);
+  if (config.cuda_graph == "true") out.graph = GraphMode::always;
+  if (config.cuda_graph == "false") out.graph = GraphMode::never;
   return out;
 }
 

@@ -1,0 +1,46 @@
+// StepGraphs: the stretches of a step that queue the same work on the same memory every time, as CUDA graphs.
+//
+// A stretch runs op by op the first time (libraries make their plans then), is captured the second time and
+// replayed from then on. A replay queues exactly what the ops would, so the bits are the same. The host pays
+// one launch for thousands. What is not the same from row to row - the head's number of rows - stays outside.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+
+#include "tensor/device.h"
+
+namespace deltatune {
+
+/// cuda_graph: where it is possible; required; not at all.
+enum class GraphMode { automatic, always, never };
+
+class StepGraphs {
+ public:
+  enum Part { begin_window, forward, backward_first, backward, measure, update, part_count };
+
+  explicit StepGraphs(GraphMode mode) : mode_(mode) {}
+
+  /// Throws Error{usage} where graphs are required and the stream knows none. `possible`: false rules them
+  /// out for a reason of the caller's.
+  void check(const Stream&, bool possible);
+  /// Queues `ops`, directly or as a graph. `ops` may run more than once for one call: what is captured is not
+  /// run. A stretch that cannot be captured ends the use of graphs with one line in the log (automatic), or
+  /// throws (always).
+  void run(Stream&, Part, const std::function<void()>& ops);
+  /// Nodes of the part's graph; 0: not captured.
+  int64_t nodes(Part part) const { return parts_[part].graph.nodes; }
+
+ private:
+  struct State {
+    bool warm = false;
+    Graph graph;
+  };
+  bool capture(Stream&, State&, const std::function<void()>& ops);
+
+  GraphMode mode_;
+  std::array<State, part_count> parts_;
+};
+
+}  // namespace deltatune
