@@ -1,4 +1,5 @@
 // ParamStore's dealings with the outside: checkpoints in, initial values, slices out.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -6,11 +7,16 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/rng.h"
+#include "base/thread_pool.h"
 #include "ops/ops.h"
 #include "shard/param_store.h"
 
 namespace deltatune {
 namespace {
+
+constexpr int64_t conversion_grain = 1 << 16;
+// Elements of the initialiser that the host holds at a time.
+constexpr int64_t initialiser_elements = int64_t{1} << 26;
 
 int64_t columns_of(const Param& param) {
   return param.shape.rank == 2 ? param.shape[1] : 1;
@@ -43,9 +49,16 @@ void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlic
   if (begin >= end) return;
   const Tensor target = group.master.empty() ? group.weights : group.master;
   const Tensor view = target.slice(begin - group.begin, end - begin);
-  std::vector<std::byte> bytes(view.bytes());
-  convert(bytes.data(), view.dtype, from + (begin - first), DType::f32, end - begin);
-  stream.upload(view, bytes.data());
+  const float* values = from + (begin - first);
+  std::vector<std::byte> bytes;
+  if (view.dtype != DType::f32) {
+    bytes.resize(view.bytes());
+    parallel_for(end - begin, conversion_grain, [&](int64_t b, int64_t e, int) {
+      convert(bytes.data() + static_cast<size_t>(b) * size_of(view.dtype), view.dtype, values + b, DType::f32,
+              e - b);
+    });
+  }
+  stream.upload(view, bytes.empty() ? static_cast<const void*>(values) : bytes.data());
   stream.sync();
 }
 
@@ -101,9 +114,20 @@ void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
   std::vector<float> values;
   for (size_t p = 0; p < table_.params.size(); ++p) {
     const Param& param = table_.params[p];
-    values.resize(static_cast<size_t>(param.shape.count()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = initial_value(param.init, range, seed, p, i);
-    write_slice(stream, param, {"", 0, param.shape[0], {}}, values.data());
+    const int64_t columns = columns_of(param);
+    const int64_t rows_at_once = std::max<int64_t>(1, initialiser_elements / columns);
+    for (int64_t row = 0; row < param.shape[0]; row += rows_at_once) {
+      const int64_t rows = std::min(rows_at_once, param.shape[0] - row);
+      values.resize(static_cast<size_t>(rows * columns));
+      const auto first = static_cast<uint64_t>(row * columns);
+      parallel_for(rows * columns, conversion_grain, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) {
+          values[static_cast<size_t>(i)] =
+              initial_value(param.init, range, seed, p, first + static_cast<uint64_t>(i));
+        }
+      });
+      write_slice(stream, param, {"", row, rows, {}}, values.data());
+    }
   }
   refresh_storage(stream);
 }
