@@ -137,7 +137,9 @@ void batch_rows(Table& t) {
         "tokens of one packed row: one micro-batch on one device")
       .range(2, 1 << 24);
   t.add("max_documents", &Config::max_documents, with_data,
-        "conversations in one row, at most; 0 means one per 32 slots (at least 16)")
+        "conversations in one row, at most; 0 means one per 32 slots (at least 16). Memory is taken for as "
+        "many "
+        "as the data needs")
       .range(0, 1 << 24);
   t.add("gradient_accumulation_steps", &Config::gradient_accumulation_steps, training | data,
         "micro-batches of one optimizer step")

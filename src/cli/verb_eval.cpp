@@ -29,10 +29,12 @@ int verb_eval(const Invocation& call) {
   if (config.eval_dataset.empty() && config.val_size > 0) {
     set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).second;
   }
+  const StreamOptions rows = stream_options(config, text.pad_id());
+  const Config sized = with_segments(config, EvalBatches(set, rows).max_segments());
   const auto comm = make_solo_communicator();
-  Engine engine(*device, *comm, source.config, source.tied, engine_options(config, Keep::nothing(), false));
+  Engine engine(*device, *comm, source.config, source.tied, engine_options(sized, Keep::nothing(), false));
   fill_store(engine.store(), engine.stream(), source, static_cast<uint64_t>(config.seed));
-  const EvalResult result = evaluate(engine, set, stream_options(config, text.pad_id()));
+  const EvalResult result = evaluate(engine, set, rows);
   if (config.json) {
     json::Value out;
     out.set("eval_loss", result.loss());

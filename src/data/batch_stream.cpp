@@ -74,6 +74,14 @@ PackLimits limits_of(const StreamOptions& options) {
   return {options.max_tokens, options.max_segments};
 }
 
+// The limit under which the rows would be packed again as they are.
+int64_t segments_needed(const PackedRows& rows, Batching batching) {
+  int64_t most = 1;
+  for (int64_t r = 0; r < rows.rows(); ++r) most = std::max(most, static_cast<int64_t>(rows.row(r).size()));
+  // A filler at the end; in rectangles one behind every document as well.
+  return batching == Batching::packed ? most + 1 : 2 * most + 1;
+}
+
 Batch batch_of_row(const TokenizedSet& set, const StreamOptions& options, const PackedRows& rows,
                    int64_t row) {
   Batch batch = make_batch(set, rows.row(row), options.max_tokens, options.pad_id,
@@ -120,6 +128,7 @@ BatchStream::BatchStream(const TokenizedSet& set, StreamOptions options)
                                  options.shuffle ? "shuffled" : "in order", name_of(options.batching),
                                  options.max_segments));
   enter_epoch(0);
+  options_.max_segments = segments_needed(epoch_.rows, options_.batching);
 }
 
 BatchStream::Epoch BatchStream::make_epoch(int64_t number) const {
@@ -217,6 +226,10 @@ void BatchStream::seek(const Cursor& cursor) {
 EvalBatches::EvalBatches(const TokenizedSet& set, StreamOptions options) : set_(set), options_(options) {
   const std::vector<int32_t> lengths = checked_lengths(set, options);
   rows_ = pack_in_windows(lengths, counting(set.size()), limits_of(options), options.batching);
+}
+
+int64_t EvalBatches::max_segments() const {
+  return segments_needed(rows_, options_.batching);
 }
 
 int64_t EvalBatches::size() const {

@@ -28,7 +28,7 @@ struct StreamOptions {
   bool shuffle = true;
   int32_t pad_id = 0;
   Batching batching = Batching::packed;
-  int64_t max_segments = 0;  ///< S_max of a row, see PackLimits
+  int64_t max_segments = 0;  ///< most segments of a row, see PackLimits; streams may need fewer
 };
 
 /// Where a stream stands: before the micro-batch that next() gives.
@@ -65,6 +65,10 @@ class BatchStream {
   int64_t rows_in_epoch(int64_t epoch) const;
   /// Share of an epoch that lies behind the cursor, plus whole epochs: HF's fractional epoch.
   double epoch_progress() const;
+
+  /// The most segments that a row of the stream can have, filler included: as many as the first epoch needs.
+  /// Later epochs are packed not to exceed it.
+  int64_t max_segments() const { return options_.max_segments; }
 
   /// The next micro-batch of this rank. Goes on for ever.
   Batch next();
@@ -106,6 +110,8 @@ class EvalBatches {
   /// Micro-batch i of this rank; a row of filler where rows have run out.
   Batch batch(int64_t i) const;
   int64_t rows() const { return rows_.rows(); }
+  /// The most segments of a row, filler included.
+  int64_t max_segments() const;
 
  private:
   const TokenizedSet& set_;

@@ -35,7 +35,8 @@ struct Config {
   std::string batching = "packed";       ///< packed | padded | sorted
   std::string packing_strategy = "bfd";  ///< bfd: best fit decreasing
   int64_t max_tokens = 16384;            ///< T: token slots of one micro-batch on one device
-  int64_t max_documents = 0;             ///< most conversations in a row; 0: one per 32 slots, at least 16
+  int64_t max_documents = 0;             ///< most conversations in a row; 0: one per 32 slots, at least 16;
+                                         ///< a run takes memory for as many as its data needs
   int64_t gradient_accumulation_steps = 1;
 
   // optimizer

@@ -69,6 +69,7 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.delta_layers =
       std::count(source.config.full_attention.begin(), source.config.full_attention.end(), false);
   report.max_tokens = config.max_tokens;
+  report.max_documents = engine.options().max_documents;
   report.accumulation = config.gradient_accumulation_steps;
   report.memory = device->plan();
   report.ops = planned_ops(engine.stream(), card);
@@ -89,6 +90,7 @@ json::Value PlanReport::to_json() const {
   out.set("max_tokens", max_tokens);
   out.set("gradient_accumulation_steps", accumulation);
   out.set("document_length", document_length);
+  out.set("max_documents", max_documents);
   json::Array regions;
   for (const Region& region : memory.regions()) {
     json::Value item;
@@ -131,8 +133,10 @@ std::string PlanReport::to_text() const {
   std::string out =
       format("model   {}  {:.3f} B parameters, {} layers ({} delta, {} attention)    world {}\n", model,
              static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers, world_size);
-  out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n\n",
+  out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n",
                 accumulation, max_tokens, document_length, recompute);
+  out += format("        rows of at most {} segments; a run takes memory for as many as its data needs\n\n",
+                max_documents);
   out += format("{:<44} {:<7} {:>12}\n", "memory per device", "life", "GiB");
   for (const Region& region : memory.regions()) {
     out +=

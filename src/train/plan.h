@@ -31,6 +31,7 @@ struct PlanReport {
   int world_size = 1;
   std::string recompute;
   int64_t max_tokens = 0, accumulation = 1, document_length = 0;
+  int64_t max_documents = 0;      ///< segments a row may have
   MemoryPlan memory;              ///< of one rank
   uint64_t memory_available = 0;  ///< of the card, or of this machine
   std::vector<PlannedOp> ops;     ///< of one optimizer step, by time or bytes, largest first

@@ -136,11 +136,19 @@ class TrainingRun {
     if (!config_.eval_dataset.empty()) eval_set_ = load_set(config_.eval_dataset, config_, source_, text_);
     if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
     stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, text_.pad_id()));
+    int64_t segments = stream_->max_segments();
+    if (eval_set_) {
+      const EvalBatches batches(*eval_set_, stream_options(config_, text_.pad_id()));
+      segments = std::max(segments, batches.max_segments());
+    }
+    sized_ = with_segments(config_, segments);
     total_steps_ = config_.max_steps > 0 ? config_.max_steps : stream_->steps(config_.num_train_epochs);
-    log::info("data: {} conversations, {} tokens, {} supervised; {} rows of {} and {} steps an epoch",
-              format_count(train_set_.size()), format_count(train_set_.counts().tokens),
-              format_count(train_set_.counts().targets), stream_->rows_in_epoch(0), config_.max_tokens,
-              stream_->steps_per_epoch());
+    log::info(
+        "data: {} conversations, {} tokens, {} supervised; {} rows of {} with at most {} conversations, {} "
+        "steps an epoch",
+        format_count(train_set_.size()), format_count(train_set_.counts().tokens),
+        format_count(train_set_.counts().targets), stream_->rows_in_epoch(0), config_.max_tokens,
+        sized_.max_documents, stream_->steps_per_epoch());
   }
 
   void split_validation() {
@@ -152,7 +160,7 @@ class TrainingRun {
 
   int dry_run() {
     console_.finish();
-    const PlanReport plan = make_plan(config_, source_, std::nullopt);
+    const PlanReport plan = make_plan(sized_, source_, std::nullopt);
     const std::string text = plan.to_text();
     std::fwrite(text.data(), 1, text.size(), stdout);
     log::info("dry run: {} steps would be run; nothing was trained", total_steps_);
@@ -161,7 +169,7 @@ class TrainingRun {
 
   void place() {
     const auto budget = device_.available_bytes();
-    const KeepChoice choice = choose_keep(config_, source_, device_.target(), 1, budget);
+    const KeepChoice choice = choose_keep(sized_, source_, device_.target(), 1, budget);
     if (choice.plan_bytes > budget) {
       throw Error(
           ErrorKind::resource,
@@ -171,7 +179,7 @@ class TrainingRun {
     }
     comm_ = make_solo_communicator();
     engine_ = std::make_unique<Engine>(device_, *comm_, source_.config, source_.tied,
-                                       engine_options(config_, choice.keep, true));
+                                       engine_options(sized_, choice.keep, true));
     log::info("model: {} parameters in {} layers, {}; device {}, dtype {}, recompute {}, {} allocated",
               format_count(engine_->store().table().element_count()), source_.config.layers(),
               source_.tied ? "tied head" : "own head", device_.name(), config_.dtype, choice.name,
@@ -304,7 +312,7 @@ class TrainingRun {
 
   void run_evaluation() {
     const EvalResult result =
-        evaluate(*engine_, *eval_set_, stream_options(config_, text_.pad_id()),
+        evaluate(*engine_, *eval_set_, stream_options(sized_, text_.pad_id()),
                  [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
     json::Value fields;
     fields.set("step", trainer_->steps_done());
@@ -410,6 +418,7 @@ class TrainingRun {
 
   Device& device_;
   const Config& config_;
+  Config sized_;  ///< with max_documents as the data needs it
   fs::path output_;
   std::optional<fs::path> resume_;
   RunInfo info_;

@@ -80,6 +80,12 @@ int64_t max_segments(const Config& config) {
   return std::min(wish, config.max_tokens);
 }
 
+Config with_segments(const Config& config, int64_t segments) {
+  Config out = config;
+  out.max_documents = std::max<int64_t>(1, std::min(segments, max_segments(config)) - 1);
+  return out;
+}
+
 StreamOptions stream_options(const Config& config, int32_t pad_id) {
   StreamOptions options;
   options.max_tokens = config.max_tokens;

@@ -30,5 +30,8 @@ StreamOptions stream_options(const Config&, int32_t pad_id);
 
 /// S_max, the most segments of a row: max_documents and the filler, or the engine's default for max_tokens.
 int64_t max_segments(const Config&);
+/// The configuration with max_documents lowered to what rows of at most `segments` segments need: the chunk
+/// table and the states of the delta rule are as large as the most documents that a row may have.
+Config with_segments(const Config&, int64_t segments);
 
 }  // namespace deltatune

@@ -60,6 +60,44 @@ std::vector<int32_t> expect_sound(const Batch& batch, int64_t T) {
   return firsts;
 }
 
+// Memory is sized by max_segments(): it has to hold for every row of every epoch, and lowering the limit to
+// it may not change the first epoch.
+TEST(BatchStreamTest, SegmentsOfTheFirstEpochBoundAllEpochs) {
+  const TokenizedSet set = set_of_lengths(lognormal_lengths(700, 60, 0.9, 256, 5), 256);
+  for (const Batching batching : {Batching::packed, Batching::padded, Batching::sorted}) {
+    for (const int64_t limit : {0, 200, 12, 4}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(batching) << ", limit " << limit);
+      StreamOptions options;
+      options.max_tokens = 256;
+      options.batching = batching;
+      options.max_segments = limit;
+      BatchStream stream(set, options);
+      const int64_t bound = stream.max_segments();
+      if (limit > 0) {
+        EXPECT_LE(bound, limit);
+      }
+      options.max_segments = bound;
+      BatchStream again(set, options);
+      EXPECT_EQ(again.max_segments(), bound);
+      int64_t fullest = 0;
+      const int64_t rows = stream.rows_in_epoch(0);
+      for (int64_t i = 0; i < 4 * rows; ++i) {
+        const Batch batch = stream.next();
+        EXPECT_TRUE(equal(batch, again.next())) << "row " << i;
+        const auto segments = static_cast<int64_t>(batch.cu_seqlens.size()) - 1;
+        EXPECT_LE(segments, bound);
+        if (i < rows) fullest = std::max(fullest, segments);
+      }
+      if (batching == Batching::packed) {
+        EXPECT_GE(fullest + 1, bound) << "no more than needed";
+      }
+      const EvalBatches eval(set, options);
+      for (int64_t i = 0; i < eval.size(); ++i)
+        EXPECT_LE(static_cast<int64_t>(eval.batch(i).cu_seqlens.size()) - 1, eval.max_segments());
+    }
+  }
+}
+
 TEST(Batch, ShiftsTargetsInsideDocuments) {
   DatasetOptions options;
   options.max_length = options.max_tokens = 10;
