@@ -7,7 +7,6 @@ namespace deltatune {
 namespace {
 constexpr MatmulSpec nt{MatmulLayout::nt, false};
 constexpr MatmulSpec nn{MatmulLayout::nn, false};
-constexpr MatmulSpec tn_add{MatmulLayout::tn, true};
 
 // [T, heads, width] as the [T, heads * width] of a matmul.
 Tensor flat(Tensor x) {
@@ -56,7 +55,7 @@ void Attention::backward(Stream& s, const Weights& w, const Grads& g, CTensor x_
     const Arena::Scope inner(work);
     const Tensor dgated_THK = work.take(row.storage, heads);
     ops::matmul(s, flat(dgated_THK), dy_TD, w.out_DN, nn);
-    ops::matmul(s, g.out_DN, dy_TD, flat(saved.y_THK.t), tn_add);
+    ops::matmul(s, g.out_DN, dy_TD, flat(saved.y_THK.t), row.gradient_product());
     ops::sigmoid_gate_backward(s, do_THK, dproj_TN, dgated_THK, saved.o_THK.t, saved.proj_TN.t, a);
   }
   const Tensor dq_THK = work.take(row.storage, heads);
@@ -66,7 +65,7 @@ void Attention::backward(Stream& s, const Weights& w, const Grads& g, CTensor x_
   ops::qk_norm_rope_backward(s, dproj_TN, g.q_norm_K, g.k_norm_K, dq_THK, dk_TGK, saved.proj_TN.t, w.q_norm_K,
                              w.k_norm_K, saved.q_rstd_TH.t, saved.k_rstd_TG.t, row.segments.positions_T,
                              row.inv_freq, a);
-  ops::matmul(s, g.qkv_ND, dproj_TN, x_TD, tn_add);
+  ops::matmul(s, g.qkv_ND, dproj_TN, x_TD, row.gradient_product());
   ops::matmul(s, dx_TD, dproj_TN, w.qkv_ND, nn);
 }
 

@@ -7,7 +7,6 @@ namespace deltatune {
 namespace {
 constexpr MatmulSpec nt{MatmulLayout::nt, false};
 constexpr MatmulSpec nn{MatmulLayout::nn, false};
-constexpr MatmulSpec tn_add{MatmulLayout::tn, true};
 
 Tensor flat(Tensor x) {
   return x.reshaped({x.dim(0), x.dim(1) * x.dim(2)});
@@ -62,7 +61,7 @@ void DeltaNet::backward(Stream& s, const Weights& w, const Grads& grads, CTensor
     const Arena::Scope inner(work);
     const Tensor dgated_THV = work.take(row.storage, values);
     ops::matmul(s, flat(dgated_THV), dy_TD, w.out_DN, nn);
-    ops::matmul(s, grads.out_DN, dy_TD, flat(saved.y_THV.t), tn_add);
+    ops::matmul(s, grads.out_DN, dy_TD, flat(saved.y_THV.t), row.gradient_product());
     ops::gated_rmsnorm_backward(s, do_THV, dproj_TN, grads.norm_V, dgated_THV, saved.o_THV.t, saved.proj_TN.t,
                                 w.norm_V, saved.rstd_TH.t, g);
   }
@@ -78,7 +77,7 @@ void DeltaNet::backward(Stream& s, const Weights& w, const Grads& grads, CTensor
                              dv_THV, dg_TH, dbeta_TH, saved.proj_TN.t, w.conv_CW, w.A_log_H, w.dt_bias_H,
                              saved.q_THK.t, saved.k_THK.t, saved.q_rstd_TH.t, saved.k_rstd_TH.t, row.segments,
                              g);
-  ops::matmul(s, grads.in_ND, dproj_TN, x_TD, tn_add);
+  ops::matmul(s, grads.in_ND, dproj_TN, x_TD, row.gradient_product());
   ops::matmul(s, dx_TD, dproj_TN, w.in_ND, nn);
 }
 

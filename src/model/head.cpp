@@ -9,7 +9,6 @@ namespace deltatune {
 namespace {
 constexpr MatmulSpec nt{MatmulLayout::nt, false};
 constexpr MatmulSpec nn{MatmulLayout::nn, false};
-constexpr MatmulSpec tn_add{MatmulLayout::tn, true};
 
 // Normalises the model's output: sum = in.sum + in.delta, x = norm(sum).
 struct Normed {
@@ -52,9 +51,12 @@ void Head::loss(Stream& s, const Weights& w, const Grads& g, Residual in, Tensor
                        targets.targets_N.slice(begin, rows));
     if (!train) continue;
     ops::matmul(s, dx_ND.slice(begin, rows), logits_NV, w.head_VD, nn);
-    ops::matmul(s, g.head_VD, logits_NV, x_ND.slice(begin, rows), tn_add);
+    // A later chunk adds to the first one's product.
+    const bool add = begin > 0 || !row.fresh_gradients;
+    ops::matmul(s, g.head_VD, logits_NV, x_ND.slice(begin, rows), {MatmulLayout::tn, add});
   }
   if (!train) return;
+  if (targets.padded == 0 && row.fresh_gradients) ops::fill(s, g.head_VD, 0);
   // The normed rows are no longer needed: their memory takes the scattered gradient.
   ops::scatter_rows(s, normed.x_TD, dx_ND.slice(0, targets.padded), targets.rows_N.slice(0, targets.padded));
   ops::rmsnorm_backward(s, dout_TD, g.norm_D, normed.x_TD, normed.sum_TD, w.norm_D, normed.rstd_T);

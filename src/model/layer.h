@@ -71,6 +71,11 @@ struct Row {
   float eps = 1e-6f;  ///< of all RMS norms
   DType storage = DType::f32;
   Arena* work = nullptr;  ///< temporaries of one call, given back at its end
+  /// Gradients that are one matrix product are written (=), all others are added to (+=).
+  bool fresh_gradients = false;
+
+  /// The product that gives a weight's gradient: dy^T x.
+  MatmulSpec gradient_product() const { return {MatmulLayout::tn, !fresh_gradients}; }
 };
 
 }  // namespace deltatune

@@ -7,7 +7,6 @@ namespace deltatune {
 namespace {
 constexpr MatmulSpec nt{MatmulLayout::nt, false};
 constexpr MatmulSpec nn{MatmulLayout::nn, false};
-constexpr MatmulSpec tn_add{MatmulLayout::tn, true};
 }  // namespace
 
 Mlp::Saved Mlp::saved(SavedLayout& layout, int64_t intermediate_size) {
@@ -27,9 +26,9 @@ void Mlp::backward(Stream& s, const Weights& w, const Grads& g, CTensor x_TD, CT
   const Tensor dact_TF = row.work->take(row.storage, saved.act_TF.t.shape);
   const Tensor dgate_up_T2F = saved.gate_up_T2F.t;
   ops::matmul(s, dact_TF, dy_TD, w.down_DF, nn);
-  ops::matmul(s, g.down_DF, dy_TD, saved.act_TF.t, tn_add);
+  ops::matmul(s, g.down_DF, dy_TD, saved.act_TF.t, row.gradient_product());
   ops::swiglu_backward(s, dgate_up_T2F, dact_TF, saved.gate_up_T2F.t);
-  ops::matmul(s, g.gate_up_2FD, dgate_up_T2F, x_TD, tn_add);
+  ops::matmul(s, g.gate_up_2FD, dgate_up_T2F, x_TD, row.gradient_product());
   ops::matmul(s, dx_TD, dgate_up_T2F, w.gate_up_2FD, nn);
 }
 

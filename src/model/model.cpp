@@ -42,6 +42,7 @@ Row Model::row(const RowInputs& in) const {
   row.eps = config_.rms_norm_eps;
   row.storage = storage_;
   row.work = work_;
+  row.fresh_gradients = in.fresh_gradients;
   return row;
 }
 

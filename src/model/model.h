@@ -20,6 +20,7 @@ struct RowInputs {
   CTensor order_T;   ///< i32: positions sorted by token id
   Segments segments;
   Head::Targets targets;
+  bool fresh_gradients = false;  ///< Row::fresh_gradients
 };
 
 class Model {

@@ -22,12 +22,13 @@ Param vector_param(std::string name, std::string hf_name, int64_t n, Init init, 
   return param;
 }
 
-// A matrix of stacked row slices, all with `columns` columns.
+// A matrix of stacked row slices, all with `columns` columns. One matrix product gives its gradient.
 Param matrix_param(std::string name, int64_t columns,
                    const std::vector<std::pair<std::string, int64_t>>& parts) {
   Param param;
   param.name = std::move(name);
   param.decay = true;
+  param.product_gradient = true;
   int64_t rows = 0;
   for (const auto& [hf_name, count] : parts) {
     param.slices.push_back({hf_name, rows, count, {count, columns}});
@@ -48,6 +49,7 @@ void add_delta_net(const ModelConfig& c, ParamTable& table, int group, const std
                                              {l + "in_proj_a.weight", g.value_heads}}));
   Param conv = matrix_param(name + "conv", g.conv_width, {{l + "conv1d.weight", g.channels()}});
   conv.slices[0].hf_shape = {g.channels(), 1, g.conv_width};
+  conv.product_gradient = false;
   p.conv = table.add(group, std::move(conv));
   p.A_log =
       table.add(group, vector_param(name + "A_log", l + "A_log", g.value_heads, Init::log_uniform, true));
@@ -82,9 +84,10 @@ ModelParams make_params(const ModelConfig& config, bool tied) {
   const int64_t F = config.intermediate_size;
   const std::string prefix = config.prefix();
   out.embedding_group = table.add_group("embedding");
-  out.embedding =
-      table.add(out.embedding_group,
-                matrix_param("embedding", D, {{prefix + "embed_tokens.weight", config.vocab_size}}));
+  Param embedding = matrix_param("embedding", D, {{prefix + "embed_tokens.weight", config.vocab_size}});
+  // As the head it has its product first, and the tokens are added to that.
+  embedding.product_gradient = tied;
+  out.embedding = table.add(out.embedding_group, std::move(embedding));
   for (int64_t i = 0; i < config.layers(); ++i) {
     const std::string name = format("layers.{}.", i);
     const std::string hf = prefix + name;

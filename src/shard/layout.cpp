@@ -17,12 +17,16 @@ ShardLayout::ShardLayout(const ParamTable& table, int world) : world_size(world)
   placements.resize(table.params.size());
   for (const ParamGroup& group : table.groups) {
     int64_t used = 0;
-    for (const int index : group.params) {
-      const Param& param = table.params[static_cast<size_t>(index)];
-      Placement& place = placements[static_cast<size_t>(index)];
-      int64_t& cursor = param.keep_f32 ? f32_elements : used;
-      place = {param.keep_f32, cursor};
-      cursor = round_up(cursor + param.shape.count(), alignment);
+    for (const bool product : {false, true}) {
+      if (product) summed.push_back(used);
+      for (const int index : group.params) {
+        const Param& param = table.params[static_cast<size_t>(index)];
+        if (param.product_gradient != product) continue;
+        Placement& place = placements[static_cast<size_t>(index)];
+        int64_t& cursor = param.keep_f32 ? f32_elements : used;
+        place = {param.keep_f32, cursor};
+        cursor = round_up(cursor + param.shape.count(), alignment);
+      }
     }
     padded.push_back(round_up(used, alignment * world));
   }
@@ -30,11 +34,17 @@ ShardLayout::ShardLayout(const ParamTable& table, int world) : world_size(world)
 
 std::vector<OptimizerRange> ShardLayout::ranges(const ParamTable& table, int group, int64_t begin,
                                                 int64_t count) const {
-  std::vector<OptimizerRange> out;
+  std::vector<size_t> order;
   for (size_t i = 0; i < table.params.size(); ++i) {
+    if (placements[i].in_f32_group != (group < 0) || (group >= 0 && table.params[i].group != group)) continue;
+    order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return placements[a].offset < placements[b].offset; });
+  std::vector<OptimizerRange> out;
+  for (const size_t i : order) {
     const Param& param = table.params[i];
     const Placement& place = placements[i];
-    if (place.in_f32_group != (group < 0) || (group >= 0 && param.group != group)) continue;
     const int64_t first = std::max(place.offset, begin);
     const int64_t last = std::min(place.offset + param.shape.count(), begin + count);
     if (first >= last) continue;

@@ -1,10 +1,10 @@
 // Layout of parameter groups in flat buffers.
 //
-// A group's parameters of the storage dtype lie one behind the other, each starting at a multiple of 64
-// elements (256 bytes of f32, so that every view is aligned in every dtype); the group is padded to a
-// multiple of world_size * 64 elements and cut into equal chunks, one per rank. keep_f32 parameters of all
-// groups form one small group of their own that every rank holds in full. Padding is zero in every buffer and
-// stays zero.
+// A group's parameters of the storage dtype lie one behind the other, those with a product gradient at the
+// end, each starting at a multiple of 64 elements (256 bytes of f32, so that every view is aligned in every
+// dtype); the group is padded to a multiple of world_size * 64 elements and cut into equal chunks, one per
+// rank. keep_f32 parameters of all groups form one small group of their own that every rank holds in full.
+// Padding is zero in every buffer and stays zero.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +41,7 @@ struct ShardLayout {
   int world_size;
   std::vector<Placement> placements;  ///< per parameter
   std::vector<int64_t> padded;        ///< elements per group, padded
+  std::vector<int64_t> summed;        ///< per group: elements in front of the first product gradient
   int64_t f32_elements = 0;           ///< elements of the f32 group
 };
 

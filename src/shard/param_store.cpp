@@ -160,6 +160,15 @@ void ParamStore::zero_gradients(Stream& stream) {
   }
 }
 
+void ParamStore::zero_summed_gradients(Stream& stream) {
+  DELTATUNE_ASSERT(!sharded());
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    const int64_t count = g + 1 == groups_.size() ? group.grads.count() : layout_.summed[g];
+    if (count > 0) ops::fill(stream, part(group.grads, 0, count), 0);
+  }
+}
+
 void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
   measure_gradients(stream, scalars_8, max_norm);
   apply_gradients(stream, scalars_8);

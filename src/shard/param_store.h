@@ -48,6 +48,9 @@ class ParamStore {
   void begin_gradients(Stream&, int group);
   void reduce(Stream&, int group);
   void zero_gradients(Stream&);
+  /// Zeroes what the next micro-batch adds to; product gradients (Param::product_gradient), which it then has
+  /// to write, keep what they hold. Only where the world has one rank.
+  void zero_summed_gradients(Stream&);
 
   /// scalars_8: learning rate, bias corrections and inverse_count are set; norm, scale and nonfinite are
   /// written. Clips by the global norm (max_norm <= 0: no clipping) and updates all parameters.

@@ -30,6 +30,9 @@ struct Param {
   Shape shape{0};         ///< [rows, columns] or [n]
   bool keep_f32 = false;  ///< A_log, dt_bias, gated norm: never stored in bf16
   bool decay = false;     ///< weight decay applies (two-dimensional and no norm)
+  /// One matrix product gives its whole gradient: the first micro-batch of a window writes it, so it need not
+  /// be zero before.
+  bool product_gradient = false;
   Init init = Init::normal;
   int group = 0;  ///< index into ParamTable::groups
   std::vector<ParamSlice> slices;

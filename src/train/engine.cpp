@@ -164,9 +164,20 @@ void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
 
 void Engine::begin_window() {
   graphs_.run(*stream_, StepGraphs::begin_window, [&] {
-    store_->zero_gradients(*stream_);
+    // With more ranks a group's gradients meet those of other groups in one buffer and are added from there.
+    if (comm_.world_size() == 1) {
+      store_->zero_summed_gradients(*stream_);
+    } else {
+      store_->zero_gradients(*stream_);
+    }
     ops::fill(*stream_, loss_sum_1_, 0);
   });
+  fresh_ = comm_.world_size() == 1;
+}
+
+void Engine::settle() {
+  if (fresh_) store_->zero_gradients(*stream_);
+  fresh_ = false;
 }
 
 void Engine::forward(const RowInputs& row) {
@@ -197,16 +208,19 @@ void Engine::backward(const RowInputs& row) {
 
 void Engine::micro_step(const Batch& batch) {
   const ModelParams& params = model_->params();
-  const RowInputs row = batch_.upload(*stream_, batch);
+  RowInputs row = batch_.upload(*stream_, batch);
+  row.fresh_gradients = fresh_;
   forward(row);
   store_->begin_gradients(*stream_, params.final_group);
   store_->begin_gradients(*stream_, params.embedding_group);
   model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
   store_->reduce(*stream_, params.final_group);
-  graphs_.run(*stream_, StepGraphs::backward, [&] { backward(row); });
+  graphs_.run(*stream_, fresh_ ? StepGraphs::backward_first : StepGraphs::backward, [&] { backward(row); });
+  fresh_ = false;
 }
 
 UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_count) {
+  settle();
   // Free since the previous call has seen its results.
   auto& scalars = exchange_->given;
   scalars[StepScalar::learning_rate] = static_cast<float>(learning_rate);
@@ -234,6 +248,7 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
 }
 
 UpdateResult Engine::inspect_window(int64_t target_count) {
+  settle();
   UpdateResult result;
   stream_->download(&result.loss_sum, loss_sum_1_);
   double squares = 0;

@@ -59,7 +59,7 @@ class Engine {
   Stream& stream() { return *stream_; }
   Device& device() { return device_; }
 
-  /// Starts an accumulation window: gradients and loss sum are zero.
+  /// Starts an accumulation window: gradients and loss sum count as zero.
   void begin_window();
   /// Queues forward and backward of one row; gradients of the loss sum accumulate.
   void micro_step(const Batch&);
@@ -89,6 +89,8 @@ class Engine {
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
+  /// After a window without a micro-batch: zeroes what begin_window() left.
+  void settle();
   Buffer region(const Arena& arena, const char* name, Lifetime lifetime);
 
   Device& device_;
@@ -101,6 +103,7 @@ class Engine {
   StepGraphs graphs_;
   std::vector<Buffer> buffers_;
   Arena kept_, shared_, work_, batch_arena_;
+  bool fresh_ = false;  ///< product gradients hold those of another window still
   Tensor loss_sum_1_, scalars_8_;
   Buffer exchange_memory_;
   Exchange* exchange_ = nullptr;

@@ -103,13 +103,15 @@ class ModelRun {
   /// Loss sum; gradients() are those of the loss sum.
   double step(const Batch& batch) {
     for (parity::Array& g : grads_) g.set(std::vector<double>(static_cast<size_t>(g.count()), 0.0));
-    const RowInputs row = forward(batch);
-    const double sum = head(row, true);
-    for (int64_t l = model_.config().layers(); l-- > 0;)
-      model_.backward_block(*stream_, views(), gradient_views(), l, row);
-    model_.backward_embedding(*stream_, gradient_views(), row);
-    stream_->sync();
-    return sum;
+    return backward(batch, false);
+  }
+  /// The same, with the gradients that one product gives written over NaN instead of added to zero.
+  double fresh_step(const Batch& batch) {
+    for (size_t i = 0; i < grads_.size(); ++i) {
+      const double start = table().params[i].product_gradient ? NAN : 0;
+      grads_[i].set(std::vector<double>(static_cast<size_t>(grads_[i].count()), start));
+    }
+    return backward(batch, true);
   }
   /// Logits of all T slots, raw bytes of [T, V] in storage dtype.
   std::vector<std::byte> logits(const Batch& batch) {
@@ -128,6 +130,16 @@ class ModelRun {
   }
 
  private:
+  double backward(const Batch& batch, bool fresh) {
+    RowInputs row = forward(batch);
+    row.fresh_gradients = fresh;
+    const double sum = head(row, true);
+    for (int64_t l = model_.config().layers(); l-- > 0;)
+      model_.backward_block(*stream_, views(), gradient_views(), l, row);
+    model_.backward_embedding(*stream_, gradient_views(), row);
+    stream_->sync();
+    return sum;
+  }
   static parity::Array start_values(const Param& param, DType dtype, uint64_t stream) {
     const int64_t columns = param.shape.rank == 2 ? param.shape[1] : 1;
     std::vector<double> v = parity::normal(param.shape.count(), 300 + stream);

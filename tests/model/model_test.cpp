@@ -102,6 +102,26 @@ TEST(ModelTest, GradientsAccumulateOverRows) {
   }
 }
 
+// The first micro-batch of a window writes the gradients that are one product: the bits of adding to zero.
+TEST(ModelTest, FreshGradientsHaveTheBitsOfZeroFilledOnes) {
+  for (const DType storage : {DType::f32, DType::bf16}) {
+    for (const bool tied : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name_of(storage) << (tied ? ", tied" : ""));
+      ModelRun run(tiny_config(tied), tied, storage, 96, 8, Keep::outputs());
+      const std::vector<Document> documents = {random_document(40, 1, 24, 1), random_document(50, 1, 24, 2)};
+      std::vector<Document> masked = documents;
+      for (Document& d : masked) d.supervised = false;
+      for (const Batch& batch : {packed_row(documents, 96), packed_row(masked, 96)}) {
+        const double expected_loss = run.step(batch);
+        const std::vector<parity::Array> expected = run.gradients();
+        EXPECT_EQ(run.fresh_step(batch), expected_loss);
+        for (size_t p = 0; p < expected.size(); ++p)
+          EXPECT_TRUE(run.gradients()[p] == expected[p]) << run.table().params[p].name;
+      }
+    }
+  }
+}
+
 // --- nothing leaks between the documents of a row ---
 
 struct Leak : testing::TestWithParam<DType> {

@@ -112,6 +112,27 @@ TEST(ShardLayoutTest, AModelsTable) {
   }
 }
 
+// What has to be zero before a window is in front, in one piece.
+TEST(ShardLayoutTest, ProductGradientsLieBehindAllOthers) {
+  for (const bool tied : {false, true}) {
+    const ModelParams params = make_params(tiny_config(tied, 997), tied);
+    const ShardLayout layout(params.table, 1);
+    int products = 0;
+    for (size_t i = 0; i < params.table.params.size(); ++i) {
+      const Param& param = params.table.params[i];
+      if (param.keep_f32) continue;
+      const int64_t summed = layout.summed[static_cast<size_t>(param.group)];
+      products += param.product_gradient;
+      if (param.product_gradient) {
+        EXPECT_GE(layout.placements[i].offset, summed) << param.name;
+      } else {
+        EXPECT_LE(layout.placements[i].offset + param.shape.count(), summed) << param.name;
+      }
+    }
+    EXPECT_EQ(products, 2 * 4 + 1) << "four matrices in each of two blocks, and the head";
+  }
+}
+
 TEST(ShardLayoutTest, NeighboursOfOneDecayAreOneRange) {
   const ParamTable table = odd_table();
   const ShardLayout layout(table, 1);
