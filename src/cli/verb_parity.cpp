@@ -4,6 +4,7 @@
 #include "cli/device.h"
 #include "cli/verbs.h"
 #include "train/parity.h"
+#include "train/recompute.h"
 #include "train/setup.h"
 
 namespace deltatune::cli {

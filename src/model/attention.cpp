@@ -17,14 +17,14 @@ Tensor flat(Tensor x) {
 Attention::Saved Attention::saved(SavedLayout& layout, AttentionShape a) {
   const int64_t T = layout.tokens();
   Saved s;
-  s.proj_TN = layout.gemm_output({T, a.columns()});
-  s.q_THK = layout.mixer({T, a.query_heads, a.head_dim});
-  s.k_TGK = layout.mixer({T, a.kv_heads, a.head_dim});
-  s.q_rstd_TH = layout.mixer_statistic({T, a.query_heads});
-  s.k_rstd_TG = layout.mixer_statistic({T, a.kv_heads});
-  s.o_THK = layout.mixer({T, a.query_heads, a.head_dim});
-  s.lse_HT = layout.mixer_statistic({a.query_heads, T});
-  s.y_THK = layout.mixer({T, a.query_heads, a.head_dim});
+  s.proj_TN = layout.activation(SavedPart::projection, {T, a.columns()});
+  s.q_THK = layout.activation(SavedPart::prologue, {T, a.query_heads, a.head_dim});
+  s.k_TGK = layout.activation(SavedPart::prologue, {T, a.kv_heads, a.head_dim});
+  s.q_rstd_TH = layout.statistic(SavedPart::prologue, {T, a.query_heads});
+  s.k_rstd_TG = layout.statistic(SavedPart::prologue, {T, a.kv_heads});
+  s.o_THK = layout.activation(SavedPart::mixer, {T, a.query_heads, a.head_dim});
+  s.lse_HT = layout.statistic(SavedPart::mixer, {a.query_heads, T});
+  s.y_THK = layout.activation(SavedPart::gated, {T, a.query_heads, a.head_dim});
   return s;
 }
 

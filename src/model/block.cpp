@@ -1,9 +1,18 @@
 // The decoder block.
 #include "model/block.h"
 
+#include <array>
+
 #include "ops/ops.h"
 
 namespace deltatune {
+
+const char* name_of(SavedPart part) {
+  static constexpr std::array<const char*, static_cast<size_t>(SavedPart::count)> names = {
+      "norm1", "projection", "prologue", "mixer", "gated", "mid", "norm2", "gate_up", "act"};
+  return names[static_cast<size_t>(part)];
+}
+
 namespace {
 
 template <class View>
@@ -51,16 +60,16 @@ Block::Saved Block::saved(SavedLayout& layout, const ModelConfig& c, bool full_a
   const Shape tokens{layout.tokens()};
   Saved s;
   s.input_TD = layout.kept(hidden);
-  s.x1_TD = layout.cheap(hidden);
-  s.rstd1_T = layout.statistic(tokens);
+  s.x1_TD = layout.activation(SavedPart::norm1, hidden);
+  s.rstd1_T = layout.statistic(SavedPart::norm1, tokens);
   if (full_attention) {
     s.attention = Attention::saved(layout, c.attention);
   } else {
     s.delta_net = DeltaNet::saved(layout, c.gdn, max_chunks);
   }
-  s.mid_TD = layout.gemm_output(hidden);
-  s.x2_TD = layout.cheap(hidden);
-  s.rstd2_T = layout.statistic(tokens);
+  s.mid_TD = layout.activation(SavedPart::mid, hidden);
+  s.x2_TD = layout.activation(SavedPart::norm2, hidden);
+  s.rstd2_T = layout.statistic(SavedPart::norm2, tokens);
   s.mlp = Mlp::saved(layout, c.intermediate_size);
   return s;
 }

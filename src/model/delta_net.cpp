@@ -16,18 +16,18 @@ Tensor flat(Tensor x) {
 DeltaNet::Saved DeltaNet::saved(SavedLayout& layout, GdnShape g, int64_t chunks) {
   const int64_t T = layout.tokens();
   Saved s;
-  s.proj_TN = layout.gemm_output({T, g.columns()});
-  s.q_THK = layout.mixer({T, g.key_heads, g.key_dim});
-  s.k_THK = layout.mixer({T, g.key_heads, g.key_dim});
-  s.v_THV = layout.mixer({T, g.value_heads, g.value_dim});
-  s.g_TH = layout.mixer_statistic({T, g.value_heads});
-  s.beta_TH = layout.mixer_statistic({T, g.value_heads});
-  s.q_rstd_TH = layout.mixer_statistic({T, g.key_heads});
-  s.k_rstd_TH = layout.mixer_statistic({T, g.key_heads});
-  s.o_THV = layout.mixer({T, g.value_heads, g.value_dim});
-  s.states_CHKV = layout.mixer({chunks, g.value_heads, g.key_dim, g.value_dim});
-  s.y_THV = layout.mixer({T, g.value_heads, g.value_dim});
-  s.rstd_TH = layout.mixer_statistic({T, g.value_heads});
+  s.proj_TN = layout.activation(SavedPart::projection, {T, g.columns()});
+  s.q_THK = layout.activation(SavedPart::prologue, {T, g.key_heads, g.key_dim});
+  s.k_THK = layout.activation(SavedPart::prologue, {T, g.key_heads, g.key_dim});
+  s.v_THV = layout.activation(SavedPart::prologue, {T, g.value_heads, g.value_dim});
+  s.g_TH = layout.statistic(SavedPart::prologue, {T, g.value_heads});
+  s.beta_TH = layout.statistic(SavedPart::prologue, {T, g.value_heads});
+  s.q_rstd_TH = layout.statistic(SavedPart::prologue, {T, g.key_heads});
+  s.k_rstd_TH = layout.statistic(SavedPart::prologue, {T, g.key_heads});
+  s.o_THV = layout.activation(SavedPart::mixer, {T, g.value_heads, g.value_dim});
+  s.states_CHKV = layout.activation(SavedPart::mixer, {chunks, g.value_heads, g.key_dim, g.value_dim});
+  s.y_THV = layout.activation(SavedPart::gated, {T, g.value_heads, g.value_dim});
+  s.rstd_TH = layout.statistic(SavedPart::gated, {T, g.value_heads});
   return s;
 }
 

@@ -7,6 +7,10 @@
 // Recompute is forward called again: an op whose outputs are all kept is skipped.
 #pragma once
 
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
 #include "ops/kernels.h"
 #include "ops/segments.h"
 #include "tensor/arena.h"
@@ -27,39 +31,78 @@ struct Slot {
   Tensor side(Pass pass) const { return (pass == Pass::first) == kept ? t : Tensor{}; }
 };
 
-/// Which saved activations are kept; what `recompute` chooses between.
-struct Keep {
-  bool gemm_outputs = false;  ///< fused projections, the residual after the mixer, gate_up
-  bool mixer = false;         ///< q, k, v, gates, attention and delta-rule outputs and states
-  bool cheap = false;         ///< norms' outputs, the SwiGLU product, statistics
+/// The saved activations of a block, by the op that makes them: what is kept or computed again as one.
+enum class SavedPart : uint8_t {
+  norm1,       ///< the first norm's output and statistic
+  projection,  ///< the mixer's fused projection
+  prologue,    ///< q, k (and v, gates) as attention or the delta rule takes them, with their statistics
+  mixer,       ///< what attention or the delta rule gives, with log-sum-exp or chunk states
+  gated,       ///< the same after its gate (and norm)
+  mid,         ///< the residual after the mixer: with it out_proj is not computed again
+  norm2,       ///< the second norm's output and statistic
+  gate_up,     ///< the MLP's first projection
+  act,         ///< the SwiGLU product
+  count
+};
+/// "norm1", ...: for the plan.
+const char* name_of(SavedPart part);
 
-  static constexpr Keep all() { return {true, true, true}; }
-  static constexpr Keep outputs() { return {true, false, false}; }
-  static constexpr Keep nothing() { return {}; }
+/// A set of parts.
+class SavedParts {
+ public:
+  constexpr SavedParts() = default;
+  constexpr SavedParts(std::initializer_list<SavedPart> parts) {
+    for (const SavedPart part : parts) add(part);
+  }
+  static constexpr SavedParts all() {
+    SavedParts out;
+    for (int i = 0; i < static_cast<int>(SavedPart::count); ++i) out.add(static_cast<SavedPart>(i));
+    return out;
+  }
+  constexpr bool has(SavedPart part) const { return (bits_ >> static_cast<int>(part) & 1u) != 0; }
+  constexpr void add(SavedPart part) { bits_ |= 1u << static_cast<int>(part); }
+  constexpr bool operator==(const SavedParts&) const = default;
+
+ private:
+  uint32_t bits_ = 0;
+};
+
+/// Which parts each block keeps; what `recompute` chooses between.
+struct Keep {
+  SavedParts every;                ///< of blocks that `blocks` has no entry for
+  std::vector<SavedParts> blocks;  ///< per block; empty: all as `every`
+
+  const SavedParts& of(int64_t block) const {
+    const auto i = static_cast<size_t>(block);
+    return i < blocks.size() ? blocks[i] : every;
+  }
+  static Keep all() { return {SavedParts::all(), {}}; }
+  /// The outputs of matrix products, and the residual that out_proj's is part of.
+  static Keep outputs() { return {{SavedPart::projection, SavedPart::mid, SavedPart::gate_up}, {}}; }
+  static Keep nothing() { return {}; }
 };
 
 /// Hands out slots: kept ones from one arena, the others from an arena that every block starts anew.
 class SavedLayout {
  public:
-  SavedLayout(Arena& kept, Arena& shared, Keep keep, DType storage, int64_t tokens)
+  SavedLayout(Arena& kept, Arena& shared, SavedParts keep, DType storage, int64_t tokens)
       : kept_(kept), shared_(shared), keep_(keep), storage_(storage), tokens_(tokens) {}
 
-  Slot gemm_output(Shape shape) { return take(keep_.gemm_outputs, storage_, shape); }
-  Slot mixer(Shape shape) { return take(keep_.mixer, storage_, shape); }
-  Slot mixer_statistic(Shape shape) { return take(keep_.mixer, compute_dtype(storage_), shape); }
-  Slot cheap(Shape shape) { return take(keep_.cheap, storage_, shape); }
-  Slot statistic(Shape shape) { return take(keep_.cheap, compute_dtype(storage_), shape); }
+  Slot activation(SavedPart part, Shape shape) { return take(part, storage_, shape); }
+  /// In compute dtype.
+  Slot statistic(SavedPart part, Shape shape) { return take(part, compute_dtype(storage_), shape); }
   /// Always kept.
   Tensor kept(Shape shape) { return kept_.take(storage_, shape); }
   int64_t tokens() const { return tokens_; }
 
  private:
-  Slot take(bool keep, DType dtype, Shape shape) {
+  Slot take(SavedPart part, DType dtype, Shape shape) {
+    const bool keep = keep_.has(part);
     return {(keep ? kept_ : shared_).take(dtype, shape), keep};
   }
   Arena& kept_;
   Arena& shared_;
-  Keep keep_;
+  SavedParts keep_;
   DType storage_;
   int64_t tokens_;
 };

@@ -11,7 +11,8 @@ constexpr MatmulSpec nn{MatmulLayout::nn, false};
 
 Mlp::Saved Mlp::saved(SavedLayout& layout, int64_t intermediate_size) {
   const int64_t T = layout.tokens();
-  return {layout.gemm_output({T, 2 * intermediate_size}), layout.cheap({T, intermediate_size})};
+  return {layout.activation(SavedPart::gate_up, {T, 2 * intermediate_size}),
+          layout.activation(SavedPart::act, {T, intermediate_size})};
 }
 
 void Mlp::forward(Stream& s, const Weights& w, CTensor x_TD, Tensor y_TD, const Saved& saved, Pass pass) {

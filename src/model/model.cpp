@@ -15,8 +15,7 @@ Model::Model(ModelConfig config, ModelParams params, DType storage, int64_t toke
       max_chunks_(deltatune::max_chunks(tokens, max_documents)),
       frequencies_(inverse_frequencies(config_)) {}
 
-void Model::bind(Arena& kept, Arena& shared, Arena& work, Keep keep) {
-  keep_ = keep;
+void Model::bind(Arena& kept, Arena& shared, Arena& work, const Keep& keep) {
   work_ = &work;
   const Shape hidden{tokens_, config_.hidden_size};
   inv_freq_ = kept.take(DType::f32, {static_cast<int64_t>(frequencies_.size())});
@@ -25,7 +24,7 @@ void Model::bind(Arena& kept, Arena& shared, Arena& work, Keep keep) {
   saved_.clear();
   for (int64_t layer = 0; layer < config_.layers(); ++layer) {
     const Arena::Scope scope(shared);
-    SavedLayout layout(kept, shared, keep, storage_, tokens_);
+    SavedLayout layout(kept, shared, keep.of(layer), storage_, tokens_);
     saved_.push_back(
         Block::saved(layout, config_, config_.full_attention[static_cast<size_t>(layer)], max_chunks_));
   }
@@ -76,12 +75,18 @@ void Model::logits(Stream& s, const std::vector<CTensor>& weights, const Head::T
   Head::logits(s, head_weights(weights), residual_, rows, config_, row(in), each);
 }
 
+void Model::recompute_block(Stream& s, const std::vector<CTensor>& weights, int64_t layer,
+                            const RowInputs& in) {
+  const auto l = static_cast<size_t>(layer);
+  Block::recompute(s, Block::weights(params_.layers[l], weights), saved_[l], config_, row(in));
+}
+
 void Model::backward_block(Stream& s, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
                            int64_t layer, const RowInputs& in) {
   const auto l = static_cast<size_t>(layer);
   const Block::Weights w = Block::weights(params_.layers[l], weights);
   const Block::Grads g = Block::grads(params_.layers[l], grads);
-  Block::recompute(s, w, saved_[l], config_, row(in));
+  recompute_block(s, weights, layer, in);
   Block::backward(s, w, g, gradient_TD(layer), gradient_TD(layer - 1), saved_[l], config_, row(in));
 }
 

@@ -35,7 +35,7 @@ class Model {
 
   /// Places all activations: kept ones in `kept`, the others in `shared`; temporaries come from `work` during
   /// calls. Called once to measure and once for real.
-  void bind(Arena& kept, Arena& shared, Arena& work, Keep keep);
+  void bind(Arena& kept, Arena& shared, Arena& work, const Keep& keep);
   /// Uploads constants (rotary frequencies). After the real bind().
   void initialise(Stream&);
 
@@ -46,6 +46,8 @@ class Model {
             bool train, const RowInputs&);
   void logits(Stream&, const std::vector<CTensor>& weights, const Head::Targets& rows, const RowInputs&,
               const std::function<void(int64_t, CTensor)>& each);
+  /// The first half of backward_block: computes again what the block has not kept.
+  void recompute_block(Stream&, const std::vector<CTensor>& weights, int64_t layer, const RowInputs&);
   void backward_block(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
                       int64_t layer, const RowInputs&);
   void backward_embedding(Stream&, const std::vector<Tensor>& grads, const RowInputs&);
@@ -66,7 +68,6 @@ class Model {
   int64_t max_chunks_;
   std::vector<float> frequencies_;
 
-  Keep keep_;
   Arena* work_ = nullptr;
   Tensor inv_freq_;
   std::vector<Block::Saved> saved_;

@@ -9,6 +9,7 @@
 #include "ops/null_device.h"
 #include "ops/op.h"
 #include "train/engine.h"
+#include "train/recompute.h"
 #include "train/setup.h"
 
 namespace deltatune {
@@ -55,8 +56,12 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.world_size = static_cast<int>(config.nproc);
   report.memory_available = card ? static_cast<uint64_t>(card->memory_bytes) - (gpu ? context_bytes : 0)
                                  : static_cast<uint64_t>(this_machine().memory_available_bytes);
-  const KeepChoice choice = choose_keep(config, source, target, report.world_size, report.memory_available);
+  const KeepChoice choice =
+      choose_keep(config, source, target, report.world_size, report.memory_available, card);
   report.recompute = choice.name;
+  report.recompute_detail = choice.describe();
+  report.kept = choice.blocks;
+  report.recompute_seconds = choice.recompute_seconds;
   const auto device = make_null_device(target);
   const auto comm = make_null_communicator(report.world_size);
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, choice.keep, true));
@@ -87,6 +92,10 @@ json::Value PlanReport::to_json() const {
   out.set("parameters", parameters);
   out.set("world_size", int64_t{world_size});
   out.set("recompute", recompute);
+  json::Value parts = json::Object{};
+  for (const auto& [part, blocks] : kept) parts.set(part, blocks);
+  out.set("kept", std::move(parts));
+  if (card) out.set("recompute_roofline_s", recompute_seconds);
   out.set("max_tokens", max_tokens);
   out.set("gradient_accumulation_steps", accumulation);
   out.set("document_length", document_length);
@@ -135,6 +144,7 @@ std::string PlanReport::to_text() const {
              static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers, world_size);
   out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n",
                 accumulation, max_tokens, document_length, recompute);
+  out += format("        {}\n", recompute_detail);
   out += format("        rows of at most {} segments; a run takes memory for as many as its data needs\n\n",
                 max_documents);
   out += format("{:<44} {:<7} {:>12}\n", "memory per device", "life", "GiB");

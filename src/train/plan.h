@@ -1,6 +1,7 @@
 // plan: the real step on the null table. Same code as `train`, nothing computed, everything counted.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct PlanReport {
   int64_t layers = 0, delta_layers = 0;
   int world_size = 1;
   std::string recompute;
+  std::string recompute_detail;         ///< what is kept, and the time that computing the rest again takes
+  std::map<std::string, int64_t> kept;  ///< part of a block -> blocks that keep it
+  double recompute_seconds = 0;         ///< roofline, of one micro-batch
   int64_t max_tokens = 0, accumulation = 1, document_length = 0;
   int64_t max_documents = 0;      ///< segments a row may have
   MemoryPlan memory;              ///< of one rank

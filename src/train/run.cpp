@@ -22,6 +22,7 @@
 #include "train/evaluate.h"
 #include "train/output_folder.h"
 #include "train/plan.h"
+#include "train/recompute.h"
 #include "train/run_data.h"
 #include "train/setup.h"
 #include "train/step.h"
@@ -184,6 +185,7 @@ class TrainingRun {
               format_count(engine_->store().table().element_count()), source_.config.layers(),
               source_.tied ? "tied head" : "own head", device_.name(), config_.dtype, choice.name,
               format_bytes(device_.plan().total()));
+    if (config_.recompute == "auto") log::info("recompute auto: {}", choice.describe());
     log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
     Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
                       warmup_steps(config_.warmup_steps, config_.warmup_ratio, total_steps_), total_steps_};

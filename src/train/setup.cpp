@@ -5,18 +5,10 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "comm/communicator.h"
-#include "ops/null_device.h"
 #include "train/run_data.h"
 
 namespace deltatune {
 namespace {
-
-struct Policy {
-  const char* name;
-  Keep keep;
-};
-constexpr Policy policies[] = {{"none", Keep::all()}, {"cheap", Keep::outputs()}, {"block", Keep::nothing()}};
 
 // "layers.3.input_norm" -> "input_norm": what kind of parameter it is.
 std::string kind_of(const std::string& name) {
@@ -45,29 +37,6 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   if (config.cuda_graph == "true") out.graph = GraphMode::always;
   if (config.cuda_graph == "false") out.graph = GraphMode::never;
   return out;
-}
-
-Keep keep_of(const std::string& recompute) {
-  for (const Policy& policy : policies) {
-    if (recompute == policy.name) return policy.keep;
-  }
-  DELTATUNE_ASSERT(false && "auto is not one policy");
-  return {};
-}
-
-KeepChoice choose_keep(const Config& config, const ModelSource& source, Target target, int world_size,
-                       uint64_t budget_bytes) {
-  KeepChoice choice;
-  for (const Policy& policy : policies) {
-    if (config.recompute != "auto" && config.recompute != policy.name) continue;
-    const auto device = make_null_device(target);
-    const auto comm = make_null_communicator(world_size);
-    const Engine engine(*device, *comm, source.config, source.tied,
-                        engine_options(config, policy.keep, true));
-    choice = {policy.keep, policy.name, device->plan().total()};
-    if (choice.plan_bytes <= budget_bytes) break;
-  }
-  return choice;
 }
 
 std::string describe_decay(const ParamTable& table, double weight_decay) {

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "cpu/device.h"
+#include "train/recompute.h"
 #include "train/setup.h"
 
 namespace deltatune {

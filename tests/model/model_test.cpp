@@ -63,9 +63,24 @@ TEST(ModelTest, RecomputePoliciesGiveTheSameBits) {
     const double loss = all.step(batch);
     EXPECT_TRUE(std::isfinite(loss));
     const std::vector<std::byte> logits = all.logits(batch);
-    // Besides the three policies, every other combination of what may be kept.
-    for (int bits = 0; bits < 7; ++bits) {
-      const Keep keep{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0};
+    // Besides the three policies each part alone, all but one, and mixtures that differ from block to block.
+    constexpr int parts = static_cast<int>(SavedPart::count);
+    Rng rng(5);
+    for (int bits = 0; bits < 3 + 2 * parts + 12; ++bits) {
+      Keep keep = std::array{Keep::nothing(), Keep::outputs(),
+                             Keep::all()}[std::min<size_t>(2, static_cast<size_t>(bits))];
+      if (bits >= 3) {
+        for (int block = 0; block < 2; ++block) {
+          SavedParts kept;
+          for (int p = 0; p < parts; ++p) {
+            const int alone = bits - 3, without = bits - 3 - parts;
+            const bool drawn = rng.below(2) == 1;
+            if (alone < parts ? p == alone : without < parts ? p != without : drawn)
+              kept.add(static_cast<SavedPart>(p));
+          }
+          keep.blocks.push_back(kept);
+        }
+      }
       ModelRun other(tiny_config(true), true, storage, 95, 16, keep);
       EXPECT_EQ(other.step(batch), loss) << bits;
       for (size_t p = 0; p < all.gradients().size(); ++p) {
@@ -188,7 +203,7 @@ TEST_P(Leak, ADocumentAloneGivesItsLogits) {
 }
 
 TEST_P(Leak, LossOnOneDocumentGivesNoGradientToTokensOfOthers) {
-  for (const Keep keep : {Keep::nothing(), Keep::all()}) {
+  for (const Keep& keep : {Keep::nothing(), Keep::all()}) {
     ModelRun run = make(keep);
     for (size_t chosen = 0; chosen < documents.size(); ++chosen) {
       if (documents[chosen].ids.size() < 2) continue;  // a document of one token has no target

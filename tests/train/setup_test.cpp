@@ -12,6 +12,7 @@
 #include "ops/null_device.h"
 #include "train/output_folder.h"
 #include "train/plan.h"
+#include "train/recompute.h"
 #include "train/tiny_engine.h"
 
 namespace deltatune {
@@ -110,7 +111,7 @@ TEST(PlanTest, OfThe27BOnEightDevicesIsQuick) {
   EXPECT_GT(plan.seconds(), 0);
 }
 
-TEST(ChooseKeepTest, TheFirstThatFitsTheBudget) {
+TEST(ChooseKeepTest, AutoFillsTheBudget) {
   Config config = small_config("f32", "auto", 256);
   config.model_name_or_path = (source_dir / "tests/golden/tiny_tied/model").string();
   const ModelSource source = open_model(config.model_name_or_path, "random");
@@ -124,14 +125,62 @@ TEST(ChooseKeepTest, TheFirstThatFitsTheBudget) {
   const size_t none = bytes("none"), cheap = bytes("cheap"), block = bytes("block");
   EXPECT_GT(none, cheap);
   EXPECT_GT(cheap, block);
-  const auto chosen = [&](uint64_t budget) {
-    return choose_keep(config, source, Target::cpu, 1, budget).name;
+  const uint64_t margin = recompute_margin(Target::cpu);
+  const auto chosen = [&](uint64_t room) {
+    return choose_keep(config, source, Target::cpu, 1, room + margin);
   };
-  EXPECT_EQ(chosen(none), "none");
-  EXPECT_EQ(chosen(none - 1), "cheap");
-  EXPECT_EQ(chosen(cheap), "cheap");
-  EXPECT_EQ(chosen(cheap - 1), "block");
-  EXPECT_EQ(chosen(0), "block") << "the smallest, for the message that it does not fit";
+  EXPECT_EQ(chosen(none).name, "none");
+  EXPECT_EQ(chosen(none).recompute_seconds, 0);
+  EXPECT_EQ(chosen(none - 1).name, "auto");
+  // A block whose slots are more than the other's can keep some of them where they would lie anyway.
+  EXPECT_LE(chosen(block).plan_bytes, block);
+  EXPECT_EQ(choose_keep(config, source, Target::cpu, 1, 0).name, "block")
+      << "the smallest, for the message that it does not fit";
+  double seconds = chosen(block).block_seconds;
+  size_t bytes_before = 0;
+  for (int i = 1; i <= 20; ++i) {
+    const size_t budget = block + (none - block) * static_cast<size_t>(i) / 20;
+    const KeepChoice choice = chosen(budget);
+    EXPECT_LE(choice.plan_bytes, budget);
+    EXPECT_GE(choice.plan_bytes, bytes_before) << "more memory, more of it used";
+    EXPECT_LE(choice.recompute_seconds, seconds) << "more memory, less to compute again";
+    seconds = choice.recompute_seconds;
+    bytes_before = choice.plan_bytes;
+    // The plan of the choice is what an engine with it takes.
+    const auto device = make_cpu_device();
+    const auto comm = make_solo_communicator();
+    const Engine engine(*device, *comm, source.config, source.tied,
+                        engine_options(config, choice.keep, true));
+    EXPECT_EQ(device->allocated_bytes(), choice.plan_bytes);
+  }
+}
+
+// What is worth most per byte goes first: the residual in the middle saves out_proj for the bytes of one
+// hidden state, and q, k, v cost little to make again.
+TEST(ChooseKeepTest, TheOrderOfThe27B) {
+  Config config = small_config("bf16", "auto", 8192);
+  config.model_name_or_path = (source_dir / "examples/configs/models/qwen3.8-27b").string();
+  config.max_documents = 20;
+  config.max_length = 1240;
+  config.nproc = 8;
+  const ModelSource source = open_model(config.model_name_or_path, "random");
+  Config block = config;
+  block.recompute = "block";
+  const KeepChoice none = choose_keep(block, source, Target::cuda, 8, 0);
+  EXPECT_EQ(none.name, "block");
+  const auto with_gib = [&](double gib) {
+    const auto more = static_cast<uint64_t>(gib * double(1 << 30));
+    return choose_keep(config, source, Target::cuda, 8,
+                       none.plan_bytes + more + recompute_margin(Target::cuda));
+  };
+  const KeepChoice five = with_gib(5.1);
+  EXPECT_EQ(five.blocks.at("mid"), 64);
+  // out_proj of 64 blocks: 64 x 652 us at 790 TFLOP/s.
+  EXPECT_NEAR(five.block_seconds - five.recompute_seconds, 0.0417, 0.003);
+  KeepChoice twenty = with_gib(20);
+  EXPECT_EQ(twenty.blocks.at("mid"), 64);
+  EXPECT_GT(twenty.blocks.at("gate_up") + twenty.blocks["projection"], 25);
+  EXPECT_LE(twenty.blocks["prologue"], 1) << "only in what is left at the end";
 }
 
 TEST(DescribeDecayTest, NamesWhatIsExempt) {
