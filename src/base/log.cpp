@@ -42,6 +42,11 @@ std::string& prefix() {
   return text;
 }
 
+std::string& standing_mark() {
+  static std::string text;
+  return text;
+}
+
 struct LineHook {
   std::mutex mutex;
   void (*call)(void*, bool) = nullptr;
@@ -71,13 +76,17 @@ void set_rank(int rank, int world_size) {
   prefix() = world_size > 1 && rank != 0 ? "[rank " + std::to_string(rank) + "] " : std::string();
 }
 
+void set_mark(std::string_view text) {
+  standing_mark() = text.empty() ? std::string() : "[" + std::string(text) + "] ";
+}
+
 void write(Level level, std::string_view text) {
   if (level < threshold()) return;
   const char* mark = level == Level::warn ? "warning: " : "";
   LineHook& hook = line_hook();
   const std::lock_guard lock(hook.mutex);
   if (hook.call != nullptr) hook.call(hook.context, true);
-  logger().info("{}{}{}", prefix(), mark, text);
+  logger().info("{}{}{}{}", prefix(), standing_mark(), mark, text);
   if (hook.call != nullptr) hook.call(hook.context, false);
 }
 

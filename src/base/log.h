@@ -16,6 +16,8 @@ void set_level(Level level);
 Level level();
 /// Prefix of later lines; rank 0 of a world of one has none.
 void set_rank(int rank, int world_size);
+/// A mark in brackets before each later line ("[slow kernels] "); empty: none.
+void set_mark(std::string_view text);
 /// Writes one line, whatever is in `text` (no format characters are looked at).
 void write(Level level, std::string_view text);
 /// hook(context, true) runs before and hook(context, false) after every written line, so that a live progress

@@ -189,7 +189,7 @@ void optimizer_rows(Table& t) {
 
 void memory_rows(Table& t) {
   t.group("precision and memory");
-  t.add("dtype", &Config::dtype, with_model | parity, "weights in use and activations")
+  t.add("dtype", &Config::dtype, with_model | parity | bench, "weights in use and activations")
       .one_of({"bf16", "f32"})
       .alias({"torch_dtype"})
       .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
@@ -220,7 +220,8 @@ void memory_rows(Table& t) {
 
 void device_rows(Table& t) {
   t.group("devices");
-  t.add("device", &Config::device, train | eval | generate | parity, "where to compute; auto prefers a GPU")
+  t.add("device", &Config::device, train | eval | generate | parity | bench,
+        "where to compute; auto prefers a GPU")
       .one_of({"auto", "cpu", "cuda"});
   t.add("device_card", &Config::device_card, plan,
         "plan for this device, e.g. h200; empty means this machine")
@@ -239,9 +240,14 @@ void device_rows(Table& t) {
   t.add("max_restarts", &Config::max_restarts, train, "times a failed run is started again")
       .at_least(0)
       .not_yet();
-  t.add("allow_slow_kernels", &Config::allow_slow_kernels, training,
-        "run even where an operation has only its plain kernel");
-  t.add("deterministic", &Config::deterministic, training, "only kernels that repeat bit for bit");
+  t.add("allow_slow_kernels", &Config::allow_slow_kernels, with_model | bench,
+        "run even where an operation has only its plain, slow kernel on this GPU (f32 has no others)");
+  t.add("deterministic", &Config::deterministic, with_model | parity | bench,
+        "only kernels that repeat bit for bit");
+  t.add("matmul_tuning", &Config::matmul_tuning, with_model | bench,
+        "auto times the library's algorithms for each matrix product once and stores the choice in "
+        "DELTATUNE_CACHE; off takes its first suggestion")
+      .one_of({"auto", "off"});
   t.add("cuda_graph", &Config::cuda_graph, training, "capture the step as CUDA graphs")
       .one_of({"auto", "true", "false"})
       .spelled({{"True", "true"}, {"False", "false"}});
@@ -313,7 +319,26 @@ void command_rows(Table& t) {
   t.add("micro_batches", &Config::micro_batches, parity, "rows that the sequences are spread over")
       .range(1, 1 << 16)
       .command_line();
-  t.add("json", &Config::json, every & ~(train | report), "print results as JSON").command_line();
+  t.add("bench_model", &Config::bench_model, bench,
+        "model whose shapes are timed: qwen3.5-0.8b, qwen3.5-4b, qwen3.5-9b, qwen3.8-27b, or a folder with "
+        "config.json")
+      .flag("model")
+      .command_line();
+  t.add("bench_tokens", &Config::bench_tokens, bench, "tokens of the row")
+      .range(2, 1 << 24)
+      .flag("tokens")
+      .command_line();
+  t.add("bench_lengths", &Config::bench_lengths, bench,
+        "file with document lengths, one a line; without it documents of 1240")
+      .flag("lengths")
+      .command_line();
+  t.add("bench_kernel", &Config::bench_kernel, bench, "time this kernel of each op, e.g. plain")
+      .flag("kernel")
+      .command_line();
+  t.add("bench_json", &Config::bench_json, bench, "file for results, machine and versions")
+      .flag("json")
+      .command_line();
+  t.add("json", &Config::json, every & ~(train | report | bench), "print results as JSON").command_line();
   t.add("ignore_foreign_keys", &Config::ignore_foreign_keys, with_text,
         "skip keys of other frameworks that mean nothing here")
       .command_line();

@@ -29,7 +29,8 @@ inline constexpr unsigned parity = 32;
 inline constexpr unsigned inspect = 64;
 inline constexpr unsigned doctor = 128;
 inline constexpr unsigned report = 256;
-inline constexpr unsigned every = 511;
+inline constexpr unsigned bench = 512;
+inline constexpr unsigned every = 1023;
 }  // namespace reader
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,

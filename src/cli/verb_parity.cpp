@@ -17,6 +17,7 @@ int verb_parity(const Invocation& call) {
   options.storage = call.loaded.origins.contains("dtype") ? storage_dtype(config) : DType::f32;
   options.reverse = config.order == "reverse";
   options.micro_batches = config.micro_batches;
+  options.deterministic = config.deterministic;
   if (config.recompute != "auto") options.keep = keep_of(config.recompute);
   const ParityReport report = run_parity(call.arguments[0], *device, options);
   const std::string text = config.json ? json::dump(report.to_json(), 2) + "\n" : report.to_text();

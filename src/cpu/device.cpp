@@ -76,13 +76,13 @@ class CpuDevice : public Device {
   const char* name() const override { return "cpu"; }
   Target target() const override { return Target::cpu; }
   size_t available_bytes() const override { return available_memory(); }
-  std::unique_ptr<Stream> make_stream(std::string name) override {
-    if (mode_ == StreamMode::threaded)
-      return std::make_unique<cpu::ThreadedStream>(*this, cpu_kernels(), std::move(name));
-    return std::make_unique<DirectStream>(*this, cpu_kernels(), std::move(name));
-  }
 
  protected:
+  std::unique_ptr<Stream> open_stream(std::string name, const KernelChoice& choice) override {
+    if (mode_ == StreamMode::threaded)
+      return std::make_unique<cpu::ThreadedStream>(*this, cpu_kernels(), choice, std::move(name));
+    return std::make_unique<DirectStream>(*this, cpu_kernels(), choice, std::move(name));
+  }
   std::byte* allocate_raw(size_t bytes) override {
     if (bytes >= large && bytes > available_memory()) return nullptr;
     void* memory = ::operator new (std::max(bytes, alignment), std::align_val_t{alignment}, std::nothrow);

@@ -15,8 +15,9 @@ void raise_flag(Flag& flag) {
 
 }  // namespace
 
-ThreadedStream::ThreadedStream(Device& device, const Kernels& kernels, std::string name)
-    : Stream(device, kernels, std::move(name)), worker_([this] { loop(); }) {}
+ThreadedStream::ThreadedStream(Device& device, const Kernels& kernels, const KernelChoice& choice,
+                               std::string name)
+    : Stream(device, kernels, choice, std::move(name)), worker_([this] { loop(); }) {}
 
 ThreadedStream::~ThreadedStream() {
   // A full ring needs room for the end mark: the worker is behind, wait for it.

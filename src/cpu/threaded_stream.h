@@ -24,7 +24,7 @@ class ThreadedStream : public Stream {
  public:
   static constexpr size_t slots = 16384;
 
-  ThreadedStream(Device& device, const Kernels& kernels, std::string name);
+  ThreadedStream(Device& device, const Kernels& kernels, const KernelChoice& choice, std::string name);
   ~ThreadedStream() override;
 
   void record(Event& event) override;

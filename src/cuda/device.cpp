@@ -2,14 +2,13 @@
 #include "cuda/device.h"
 
 #include "cuda/check.h"
-#include "ops/kernels.h"
+#include "cuda/kernel_functions.h"
 
 namespace deltatune::cuda {
 
-const Kernels& cuda_kernels();
-
-CudaStream::CudaStream(CudaDevice& device, std::string name)
-    : Stream(device, cuda_kernels(), std::move(name)) {
+CudaStream::CudaStream(CudaDevice& device, const Kernels& kernels, const KernelChoice& choice,
+                       std::string name)
+    : Stream(device, kernels, choice, std::move(name)) {
   DELTATUNE_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 
@@ -34,6 +33,24 @@ void CudaStream::wait(const Event& event) {
 
 void CudaStream::sync() {
   DELTATUNE_CUDA(cudaStreamSynchronize(stream_));
+}
+
+void CudaStream::mark(Moment& moment) {
+  if (!moment.native) {
+    cudaEvent_t made = nullptr;
+    DELTATUNE_CUDA(cudaEventCreate(&made));
+    moment.native =
+        std::shared_ptr<void>(made, [](void* e) { cudaEventDestroy(static_cast<cudaEvent_t>(e)); });
+  }
+  DELTATUNE_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(moment.native.get()), stream_));
+}
+
+double CudaStream::seconds_between(const Moment& begin, const Moment& end) {
+  const auto last = static_cast<cudaEvent_t>(end.native.get());
+  DELTATUNE_CUDA(cudaEventSynchronize(last));
+  float milliseconds = 0;
+  DELTATUNE_CUDA(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(begin.native.get()), last));
+  return double{milliseconds} * 1e-3;
 }
 
 void CudaStream::upload(Tensor to, const void* host) {
@@ -83,6 +100,10 @@ void CudaStream::launch(const Graph& graph) {
   DELTATUNE_CUDA(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.native.get()), stream_));
 }
 
+void CudaStream::copy(Tensor to, CTensor from) {
+  DELTATUNE_CUDA(cudaMemcpyAsync(to.data, from.data, from.bytes(), cudaMemcpyDeviceToDevice, stream_));
+}
+
 CudaDevice::CudaDevice(int index) : name_("cuda:" + std::to_string(index)) {
   DELTATUNE_CUDA(cudaSetDevice(index));
   DELTATUNE_CUDA(cudaGetDeviceProperties(&properties_, index));
@@ -97,8 +118,18 @@ CudaDevice::CudaDevice(int index) : name_("cuda:" + std::to_string(index)) {
 
 CudaDevice::~CudaDevice() = default;
 
-std::unique_ptr<Stream> CudaDevice::make_stream(std::string name) {
-  return std::make_unique<CudaStream>(*this, std::move(name));
+std::unique_ptr<Stream> CudaDevice::open_stream(std::string name, const KernelChoice& choice) {
+  auto at = tables_.find(choice);
+  if (at == tables_.end()) at = tables_.emplace(choice, table_of(choice)).first;
+  return std::make_unique<CudaStream>(*this, at->second, choice, std::move(name));
+}
+
+DeviceFacts CudaDevice::facts() const {
+  return {Target::cuda, properties_.major * 10 + properties_.minor, 0};
+}
+
+void CudaDevice::prepare(Stream& stream, MatmulTuning& tuning) {
+  matmul_plans_.prepare(stream, properties_.name, tuning);
 }
 
 size_t CudaDevice::available_bytes() const {

@@ -1,185 +1,115 @@
-// matmul by cuBLASLt: fp32 sums (never TF32), one rounding at the store.
+// matmul by cuBLASLt: plans by shape, tuned before the first step. The workspace is the op's scratch.
 //
-// cuBLASLt is column-major: a row-major matrix is its transpose there, so c[M,N] = op(a) op(b) is computed as
-// c^T[N,M] = op(b)^T op(a)^T with b as the first operand. Split sums over k are allowed only where the
-// partial sums are kept in fp32 in the workspace and added by a second kernel: no atomics, no second
-// rounding. The workspace is the op's scratch.
+// Tuning times the library's suggestions on the operands of a recorded call: each once to warm up and a few
+// times for a first ranking, then the best of them in turns, so that a clock that drifts meets all alike. The
+// library's first suggestion stays where nothing is faster by more than the noise.
 #include "cuda/matmul.h"
 
 #include <cublasLt.h>
 
-#include <array>
+#include <algorithm>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <type_traits>
 
-#include "cuda/check.h"
+#include "base/clock.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
+#include "cuda/matmul_choices.h"
+#include "cuda/matmul_plan.h"
 #include "ops/scratch.h"
 
 namespace deltatune::cuda {
 namespace {
 
-void check_blas(cublasStatus_t status, const std::string& what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(
-      ErrorKind::internal,
-      std::string("cuBLASLt: ") + cublasLtGetStatusName(status) + ", " + cublasLtGetStatusString(status),
-      what, "please report it with the command line");
-}
-
-cudaDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return CUDA_R_32F;
-    case DType::bf16:
-      return CUDA_R_16BF;
-    default:
-      throw Error(ErrorKind::internal, std::string("matmul: no CUDA kernel for dtype ") + name_of(dtype));
-  }
-}
-
-/// Largest power of two, up to 256, that divides the address.
-uint32_t alignment_of(const std::byte* data) {
-  const auto address = reinterpret_cast<uintptr_t>(data) | 256;
-  return static_cast<uint32_t>(address & (~address + 1));
-}
-
-/// Everything a plan depends on.
-struct Key {
-  MatmulLayout layout;
-  DType in, out;
-  int64_t m, n, k;
-  std::array<uint32_t, 3> alignment;  ///< of a, b and c
-  auto operator<=>(const Key&) const = default;
+struct Tuning {
+  static constexpr int suggestions = 16;
+  static constexpr int finalists = 4;
+  static constexpr int first_runs = 3;
+  static constexpr int final_runs = 9;
+  static constexpr double noise = 0.005;  ///< of the first suggestion's time: no reason to leave it
 };
 
-Key key_of(CTensor c, CTensor a, CTensor b, MatmulSpec spec) {
-  return {spec.layout,
-          a.dtype,
-          c.dtype,
-          c.dim(0),
-          c.dim(1),
-          spec.layout == MatmulLayout::tn ? a.dim(0) : a.dim(1),
-          {alignment_of(a.data), alignment_of(b.data), alignment_of(c.data)}};
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
 }
 
-std::string describe(const Key& key) {
-  static constexpr const char* layouts[] = {"nt", "nn", "tn"};
-  return std::string("matmul ") + layouts[static_cast<int>(key.layout)] + " " + name_of(key.in) + " to " +
-         name_of(key.out) + ", m " + std::to_string(key.m) + ", n " + std::to_string(key.n) + ", k " +
-         std::to_string(key.k);
+std::byte* workspace_of(Stream& stream) {
+  return stream.scratch(scratch::cuda_library_cap);
 }
 
-struct Destroy {
-  void operator()(cublasLtMatmulDesc_t x) const { cublasLtMatmulDescDestroy(x); }
-  void operator()(cublasLtMatrixLayout_t x) const { cublasLtMatrixLayoutDestroy(x); }
-  void operator()(cublasLtMatmulPreference_t x) const { cublasLtMatmulPreferenceDestroy(x); }
-};
-template <class Handle>
-using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
-
-/// Owns what `create`(&handle) makes.
-template <class Handle, class F>
-Owned<Handle> made(const std::string& what, F&& create) {
-  Handle handle = nullptr;
-  check_blas(create(&handle), what);
-  return Owned<Handle>(handle);
-}
-
-/// Descriptors and algorithm of one key; usable says whether there is one.
-class Plan {
+/// Times one key's algorithms on the call's operands.
+class Race {
  public:
-  Plan(cublasLtHandle_t handle, const Key& key) {
-    const bool b_transposed = key.layout == MatmulLayout::nt;
-    const bool a_transposed = key.layout == MatmulLayout::tn;
-    const std::string what = describe(key);
-    operation_ = made<cublasLtMatmulDesc_t>(what, [](cublasLtMatmulDesc_t* x) {
-      return cublasLtMatmulDescCreate(x, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    });
-    // Operand A of cuBLASLt is our b, operand B our a; without a transposition they are what they seem to
-    // column-major eyes.
-    const cublasOperation_t op_b = b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t op_a = a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    set_transposition(CUBLASLT_MATMUL_DESC_TRANSA, op_b, what);
-    set_transposition(CUBLASLT_MATMUL_DESC_TRANSB, op_a, what);
-    b_ = layout_of(key.in, b_transposed ? key.k : key.n, b_transposed ? key.n : key.k, what);
-    a_ = layout_of(key.in, a_transposed ? key.m : key.k, a_transposed ? key.k : key.m, what);
-    c_ = layout_of(key.out, key.n, key.m, what);
-    choose(handle, key, what);
-  }
+  Race(cublasLtHandle_t handle, Stream& stream, const MatmulPlan& plan, const MatmulCall& call)
+      : handle_(handle), stream_(stream), plan_(plan), call_(call) {}
 
-  bool usable() const { return usable_; }
-
-  void run(cublasLtHandle_t handle, Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec,
-           const Key& key) const {
-    const float alpha = 1;
-    const float beta = spec.accumulate ? 1.0f : 0.0f;
-    std::byte* workspace = stream.scratch(scratch::matmul(Target::cuda, a.dtype));
-    const cublasStatus_t status =
-        cublasLtMatmul(handle, operation_.get(), &alpha, b.data, b_.get(), a.data, a_.get(), &beta, c.data,
-                       c_.get(), c.data, c_.get(), &algorithm_, workspace, workspace_bytes_, native(stream));
-    if (status != CUBLAS_STATUS_SUCCESS) check_blas(status, describe(key) + ", stream " + stream.name());
+  MatmulChoice run() {
+    for (const MatmulAlgorithm& algorithm : plan_.suggestions(handle_, Tuning::suggestions)) {
+      Entry entry{algorithm, {}};
+      try {
+        time(entry);
+      } catch (const Error&) {
+        continue;  // a suggestion that fails to start is none
+      }
+      entry.times.clear();
+      for (int i = 0; i < Tuning::first_runs; ++i) time(entry);
+      entries_.push_back(std::move(entry));
+    }
+    if (entries_.empty()) return {plan_.algorithm(), 0, 0};
+    // The first suggestion is always a finalist: the gain is measured against it.
+    std::stable_sort(entries_.begin() + 1, entries_.end(),
+                     [](const Entry& x, const Entry& y) { return median(x.times) < median(y.times); });
+    entries_.resize(std::min<size_t>(entries_.size(), Tuning::finalists));
+    for (Entry& entry : entries_) entry.times.clear();
+    for (int i = 0; i < Tuning::final_runs; ++i) {
+      for (Entry& entry : entries_) time(entry);
+    }
+    const double first = median(entries_[0].times);
+    const Entry* best = &entries_[0];
+    double best_time = first * (1 - Tuning::noise);
+    for (const Entry& entry : entries_) {
+      const double seconds = median(entry.times);
+      if (seconds >= best_time) continue;
+      best = &entry;
+      best_time = seconds;
+    }
+    return {best->algorithm, median(best->times) * 1e6, first * 1e6};
   }
 
  private:
-  void set_transposition(cublasLtMatmulDescAttributes_t name, cublasOperation_t value,
-                         const std::string& what) {
-    check_blas(cublasLtMatmulDescSetAttribute(operation_.get(), name, &value, sizeof value), what);
+  struct Entry {
+    MatmulAlgorithm algorithm;
+    std::vector<double> times;
+  };
+
+  void time(Entry& entry) {
+    stream_.mark(begin_);
+    plan_.run(handle_, stream_, entry.algorithm, workspace_of(stream_), call_.c, call_.a, call_.b);
+    stream_.mark(end_);
+    entry.times.push_back(stream_.seconds_between(begin_, end_));
   }
 
-  /// A column-major matrix without gaps.
-  static Owned<cublasLtMatrixLayout_t> layout_of(DType dtype, int64_t rows, int64_t columns,
-                                                 const std::string& what) {
-    return made<cublasLtMatrixLayout_t>(what, [&](cublasLtMatrixLayout_t* x) {
-      return cublasLtMatrixLayoutCreate(x, type_of(dtype), static_cast<uint64_t>(rows),
-                                        static_cast<uint64_t>(columns), rows);
-    });
-  }
-
-  void choose(cublasLtHandle_t handle, const Key& key, const std::string& what) {
-    const auto preference = made<cublasLtMatmulPreference_t>(
-        what, [](cublasLtMatmulPreference_t* x) { return cublasLtMatmulPreferenceCreate(x); });
-    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t name, auto value) {
-      check_blas(cublasLtMatmulPreferenceSetAttribute(preference.get(), name, &value, sizeof value), what);
-    };
-    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{scratch::cuda_library_cap});
-    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.alignment[1]);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.alignment[0]);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.alignment[2]);
-    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.alignment[2]);
-    cublasLtMatmulHeuristicResult_t result{};
-    int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle, operation_.get(), b_.get(), a_.get(), c_.get(), c_.get(),
-                                       preference.get(), 1, &result, &found);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return;
-    check_blas(status, what);
-    usable_ = found == 1 && result.state == CUBLAS_STATUS_SUCCESS;
-    algorithm_ = result.algo;
-    workspace_bytes_ = result.workspaceSize;
-  }
-
-  Owned<cublasLtMatmulDesc_t> operation_;
-  Owned<cublasLtMatrixLayout_t> a_, b_, c_;
-  cublasLtMatmulAlgo_t algorithm_{};
-  size_t workspace_bytes_ = 0;
-  bool usable_ = false;
+  cublasLtHandle_t handle_;
+  Stream& stream_;
+  const MatmulPlan& plan_;
+  const MatmulCall& call_;
+  std::vector<Entry> entries_;
+  Moment begin_, end_;
 };
+
+Tensor writable(CTensor x) {
+  return {const_cast<std::byte*>(x.data), x.dtype, x.shape};
+}
 
 }  // namespace
 
 struct MatmulPlans::Impl {
   std::mutex mutex;
   cublasLtHandle_t handle = nullptr;
-  std::map<Key, Plan> plans;  // a plan never moves and is never removed
+  std::map<MatmulKey, MatmulPlan> plans;  // a plan never moves and is never removed
 
-  const Plan& plan_of(const Key& key) {
+  MatmulPlan& plan_of(const MatmulKey& key) {
     const std::lock_guard lock(mutex);
     if (!handle) check_blas(cublasLtCreate(&handle), "cublasLtCreate");
     return plans.try_emplace(key, handle, key).first->second;
@@ -193,11 +123,55 @@ MatmulPlans::~MatmulPlans() {
   if (impl_->handle) cublasLtDestroy(impl_->handle);
 }
 
+void MatmulPlans::prepare(Stream& stream, const std::string& gpu, MatmulTuning& tuning) {
+  const Stopwatch clock;
+  std::map<MatmulKey, MatmulCall> shapes;
+  for (const MatmulCall& call : tuning.calls) {
+    if (call.c.count() > 0 && call.a.count() > 0)
+      shapes.try_emplace(key_of(call.c, call.a, call.b, call.spec), call);
+  }
+  tuning.shapes = static_cast<int64_t>(shapes.size());
+  const size_t version = cublasLtGetVersion();
+  const bool stores = tuning.time && !tuning.folder.empty();
+  const auto path = choices_path(tuning.folder, gpu, version);
+  const MatmulChoices stored = stores ? read_choices(path, gpu, version, tuning.warnings) : MatmulChoices{};
+  MatmulChoices fresh;
+  for (const auto& [key, call] : shapes) {
+    MatmulPlan& plan = impl_->plan_of(key);
+    const std::string name = to_string(key);
+    if (!plan.usable()) {
+      tuning.plain.push_back(name);
+      continue;
+    }
+    if (!tuning.time) continue;
+    if (const auto known = stored.find(name); known != stored.end()) {
+      MatmulAlgorithm algorithm = known->second.algorithm;
+      if (plan.accepts(impl_->handle, algorithm)) {
+        plan.use(algorithm);
+        ++tuning.stored;
+        continue;
+      }
+      tuning.warnings.push_back(path.string() + ": cuBLASLt refuses the algorithm of " + name +
+                                "; it is tuned again");
+    }
+    tuning.fill(stream, writable(call.a));
+    tuning.fill(stream, writable(call.b));
+    tuning.fill(stream, call.c);
+    const MatmulChoice choice = Race(impl_->handle, stream, plan, call).run();
+    plan.use(choice.algorithm);
+    tuning.first_us += choice.first_us;
+    tuning.chosen_us += choice.us;
+    ++tuning.timed;
+    fresh[name] = choice;
+  }
+  if (stores && !fresh.empty()) write_choices(path, gpu, version, fresh, tuning.warnings);
+  tuning.seconds = clock.seconds();
+}
+
 bool MatmulPlans::run(Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
-  const Key key = key_of(c, a, b, spec);
-  const Plan& plan = impl_->plan_of(key);
+  const MatmulPlan& plan = impl_->plan_of(key_of(c, a, b, spec));
   if (!plan.usable()) return false;
-  plan.run(impl_->handle, stream, c, a, b, spec, key);
+  plan.run(impl_->handle, stream, plan.algorithm(), workspace_of(stream), c, a, b);
   return true;
 }
 

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "ops/kernels.h"
+#include "ops/matmul_tuning.h"
 
 namespace deltatune::cuda {
 
 /// cuBLASLt's handle and the plans made so far. One per device; safe to use from several threads.
 ///
-/// A plan is cuBLASLt's first suggestion for (layout, dtypes, shape, alignments) among algorithms that give
-/// the same bits every time, so it does not depend on timing. It is made at the first use of a shape.
+/// A plan's algorithm is one that gives the same bits every time: for shapes that prepare() has seen the
+/// fastest of the library's suggestions, stored so that later runs take the same; for others the first
+/// suggestion, taken at the first use of the shape.
 class MatmulPlans {
  public:
   MatmulPlans();
@@ -18,6 +21,8 @@ class MatmulPlans {
   MatmulPlans(const MatmulPlans&) = delete;
   MatmulPlans& operator=(const MatmulPlans&) = delete;
 
+  /// Chooses for every shape of tuning.calls. Overwrites their operands. `gpu` names the model of the device.
+  void prepare(Stream& stream, const std::string& gpu, MatmulTuning& tuning);
   /// Queues c = a b or c += a b; false where cuBLASLt has no algorithm for it.
   bool run(Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec);
 

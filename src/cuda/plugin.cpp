@@ -4,11 +4,10 @@
 
 #include "cuda/check.h"
 #include "cuda/device.h"
+#include "cuda/kernel_functions.h"
 #include "ops/cuda_plugin.h"
 
 namespace deltatune::cuda {
-
-const Kernels& plain_kernels();
 
 namespace {
 
@@ -38,12 +37,18 @@ std::string versions() {
          std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?");
 }
 
+std::vector<std::string> kernel_names() {
+  std::vector<std::string> names;
+  for (const KernelFunction& function : kernel_functions()) names.emplace_back(function.name);
+  return names;
+}
+
 }  // namespace
 }  // namespace deltatune::cuda
 
 extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* deltatune_cuda_plugin(
     int abi) {
   static const deltatune::CudaPlugin plugin{deltatune::cuda::device_count, deltatune::cuda::make_device,
-                                            deltatune::cuda::versions, deltatune::cuda::plain_kernels};
+                                            deltatune::cuda::versions, deltatune::cuda::kernel_names};
   return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
 }

@@ -50,6 +50,14 @@ fs::path hf_hub_cache() {
   return fs::path(environment("HOME")) / ".cache" / "huggingface" / "hub";
 }
 
+fs::path program_cache() {
+  if (const std::string own = environment("DELTATUNE_CACHE"); !own.empty()) return own;
+  if (const std::string xdg = environment("XDG_CACHE_HOME"); !xdg.empty()) return fs::path(xdg) / "deltatune";
+  if (const std::string home = environment("HOME"); !home.empty())
+    return fs::path(home) / ".cache" / "deltatune";
+  return {};
+}
+
 fs::path resolve_model_path(const std::string& name_or_path, const std::string& revision) {
   if (name_or_path.empty()) {
     throw Error(ErrorKind::usage, "model_name_or_path is empty", "", "give a checkpoint folder");

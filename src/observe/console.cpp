@@ -95,6 +95,7 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
   if (line.loss > previous_loss) loss += terminal.unicode ? " \u2191" : " +";
   std::vector<std::string> fields = {format("{:.0f}%", std::floor(share * 100)), loss,
                                      format("{} tok/s", rate(line.tokens_per_s))};
+  if (line.slow_kernels) fields.emplace_back("slow kernels");
   if (line.mfu) fields.push_back(format("mfu {:.0f}%", *line.mfu * 100));
   if (line.mem_total_gib > 0) {
     fields.push_back(format("mem {:.0f}/{:.0f} GiB", line.mem_peak_gib, line.mem_total_gib));
@@ -124,6 +125,7 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
   if (line.mfu) text += format("  mfu {:.1f}%", *line.mfu * 100);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);
   if (line.eta_s >= 0) text += "  eta " + format_duration(std::round(line.eta_s));
+  if (line.slow_kernels) text += "  slow kernels";
   return text;
 }
 

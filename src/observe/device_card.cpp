@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -44,6 +45,8 @@ class CardReader {
     where_ += ", card " + card.name;
     card.title = text("title");
     card.sm = text("sm");
+    if (!card.sm.empty() && card.sm_number() == 0)
+      fail(format("sm is {}; it must be like 9.0", json::quote(card.sm)));
     const double memory = number("memory_bytes");
     if (memory > 1e18) fail("memory_bytes is no size of a memory");
     card.memory_bytes = static_cast<int64_t>(memory);
@@ -80,6 +83,14 @@ class CardReader {
 };
 
 }  // namespace
+
+int DeviceCard::sm_number() const {
+  int major = 0;
+  int minor = 0;
+  char rest = 0;
+  const int fields = std::sscanf(sm.c_str(), "%2d.%1d%c", &major, &minor, &rest);
+  return fields == 2 ? major * 10 + minor : 0;
+}
 
 std::vector<DeviceCard> parse_device_cards(std::string_view text, std::string_view where) {
   const json::Value root = json::parse(text, where);

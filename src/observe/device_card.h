@@ -25,6 +25,8 @@ struct DeviceCard {
   double gpu_link_gb_s = 0;           ///< to another device of the same host, one way
   double node_link_gb_s = 0;          ///< to a device of another host, one way, per device
   double launch_us = 0;               ///< host time of one kernel launch
+  /// 90 for "9.0"; 0 for a CPU.
+  int sm_number() const;
   std::map<std::string, std::string>
       sources;  ///< field -> "measured: ...", "datasheet: ...", "estimate: ..."
 };

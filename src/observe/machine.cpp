@@ -134,6 +134,22 @@ Machine this_machine() {
   return machine;
 }
 
+json::Value machine_json() {
+  const Machine machine = this_machine();
+  json::Array flags(machine.cpu_flags.begin(), machine.cpu_flags.end());
+  json::Array gpus(machine.gpus.begin(), machine.gpus.end());
+  json::Value value;
+  value.set("host", machine.host);
+  value.set("system", machine.system);
+  value.set("distribution", machine.distribution);
+  value.set("cpu", machine.cpu);
+  value.set("cpu_flags", std::move(flags));
+  value.set("cores", machine.cores);
+  value.set("memory_bytes", machine.memory_bytes);
+  value.set("gpus", std::move(gpus));
+  return value;
+}
+
 std::vector<std::pair<std::string, std::string>> launch_environment() {
   std::vector<std::pair<std::string, std::string>> found;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
+
 namespace deltatune {
 
 struct Machine {
@@ -21,6 +23,9 @@ struct Machine {
   std::vector<std::string> gpus;  ///< names of NVIDIA devices the driver shows
   std::string gpus_note;          ///< why there are none
 };
+
+/// this_machine() as JSON: host, system, distribution, cpu, cpu_flags, cores, memory_bytes, gpus.
+json::Value machine_json();
 
 /// Reads /proc, /etc and /sys; never fails, unknown fields stay empty.
 Machine this_machine();

@@ -73,6 +73,7 @@ json::Value step_event(const StepLine& line) {
   event.set("exposed_comm_s", rounded(line.exposed_comm_s));
   event.set("data_wait_s", rounded(line.data_wait_s));
   event.set("mem_peak_gib", rounded(line.mem_peak_gib));
+  if (line.slow_kernels) event.set("slow_kernels", true);
   return event;
 }
 
@@ -101,6 +102,7 @@ void MetricsWriter::event(std::string_view name, const json::Value& fields) {
 }
 
 void MetricsWriter::write(json::Value line) {
+  if (slow_kernels_) line.set("slow_kernels", true);
   line.set("ts", timestamp_utc());
   const std::string text = json::dump(line) + "\n";
   size_t done = 0;

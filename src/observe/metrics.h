@@ -38,8 +38,9 @@ struct StepLine {
   double exposed_comm_s = 0;
   double data_wait_s = 0;
   double mem_peak_gib = 0;
-  double mem_total_gib = 0;  ///< console only; 0: unknown
-  double eta_s = -1;         ///< console only; below 0: unknown
+  double mem_total_gib = 0;   ///< console only; 0: unknown
+  double eta_s = -1;          ///< console only; below 0: unknown
+  bool slow_kernels = false;  ///< an op of the run is served by a plain kernel
 };
 
 /// The step event without "ts". Times and rates are rounded to six digits; loss, grad_norm and learning_rate
@@ -56,6 +57,8 @@ class MetricsWriter {
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
   void step(const StepLine& line) { write(step_event(line)); }
+  /// From now on every line has "slow_kernels": true.
+  void mark_slow_kernels() { slow_kernels_ = true; }
   /// {"event": name, members of `fields`..., "ts": now}. `fields` must be an object or null.
   void event(std::string_view name, const json::Value& fields);
   /// Hands everything to the disk (fsync), before a checkpoint claims that it is there.
@@ -66,6 +69,7 @@ class MetricsWriter {
 
   fs::path path_;
   int descriptor_ = -1;
+  bool slow_kernels_ = false;
 };
 
 struct MetricsFile {

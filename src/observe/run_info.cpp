@@ -8,25 +8,6 @@
 #include "observe/machine.h"
 
 namespace deltatune {
-namespace {
-
-json::Value machine_json() {
-  const Machine machine = this_machine();
-  json::Array flags(machine.cpu_flags.begin(), machine.cpu_flags.end());
-  json::Array gpus(machine.gpus.begin(), machine.gpus.end());
-  json::Value value;
-  value.set("host", machine.host);
-  value.set("system", machine.system);
-  value.set("distribution", machine.distribution);
-  value.set("cpu", machine.cpu);
-  value.set("cpu_flags", std::move(flags));
-  value.set("cores", machine.cores);
-  value.set("memory_bytes", machine.memory_bytes);
-  value.set("gpus", std::move(gpus));
-  return value;
-}
-
-}  // namespace
 
 RunInfo::RunInfo(fs::path path, std::string_view command_line) : path_(std::move(path)) {
   value_.set("command_line", command_line);

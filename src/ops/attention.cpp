@@ -2,8 +2,8 @@
 #include "ops/attention.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
-#include "ops/scratch.h"
 
 namespace deltatune::ops {
 namespace {
@@ -58,6 +58,14 @@ struct Layout {
   }
   int64_t qk_columns() const { return (shape.query_heads + shape.kv_heads) * shape.head_dim; }
   int64_t v_columns() const { return shape.kv_heads * shape.head_dim; }
+  OpShape op_shape() const { return {.storage = storage, .rows = tokens, .attention = shape}; }
+  OpShape op_shape(const Segments& segments) const {
+    return {.storage = storage,
+            .rows = tokens,
+            .max_documents = segments.max_documents(),
+            .max_chunks = segments.chunks.dim(0),
+            .attention = shape};
+  }
 };
 
 /// 4 K sum of n (n + 1) / 2 over documents and query heads: two products of the visible pairs.
@@ -82,7 +90,7 @@ void qk_norm_rope_forward(Stream& stream, Tensor q_THK, Tensor k_TGK, Tensor q_r
   check.output("q_rstd_TH", q_rstd_TH, layout.compute, {layout.tokens, shape.query_heads});
   check.output("k_rstd_TG", k_rstd_TG, layout.compute, {layout.tokens, shape.kv_heads});
   layout.rope(q_norm_K, k_norm_K, positions_T, inv_freq);
-  stream.require_scratch(scratch::qk_norm_rope_forward(stream.device().target(), layout.storage, shape));
+  require_scratch(stream, Op::qk_norm_rope_forward, layout.op_shape());
   const double heads = bytes_of({q_THK, k_TGK});
   const OpScope scope(stream, Op::qk_norm_rope_forward,
                       {.bytes = 2 * heads + bytes_of({q_rstd_TH, k_rstd_TG, q_norm_K, k_norm_K, positions_T}),
@@ -107,8 +115,7 @@ void qk_norm_rope_backward(Stream& stream, Tensor dproj_TN, Tensor dq_norm_K, Te
   layout.rope(q_norm_K, k_norm_K, positions_T, inv_freq);
   check.input("q_rstd_TH", q_rstd_TH, layout.compute, {layout.tokens, shape.query_heads});
   check.input("k_rstd_TG", k_rstd_TG, layout.compute, {layout.tokens, shape.kv_heads});
-  stream.require_scratch(
-      scratch::qk_norm_rope_backward(stream.device().target(), layout.storage, layout.tokens, shape));
+  require_scratch(stream, Op::qk_norm_rope_backward, layout.op_shape());
   const OpScope scope(
       stream, Op::qk_norm_rope_backward,
       {.bytes = 3 * layout.columns(layout.qk_columns()) +
@@ -130,7 +137,7 @@ void attention_forward(Stream& stream, Tensor o_THK, Tensor lse_HT, CTensor q_TH
   layout.query("q_THK", q_THK);
   layout.key("k_TGK", k_TGK);
   layout.documents(segments);
-  stream.require_scratch(scratch::attention_forward(stream.device().target(), layout.storage, shape));
+  require_scratch(stream, Op::attention_forward, layout.op_shape(segments));
   const OpScope scope(stream, Op::attention_forward,
                       {.bytes = bytes_of({o_THK, lse_HT, q_THK, k_TGK}) + layout.columns(layout.v_columns()),
                        .flops = forward_flops(segments, shape)});
@@ -153,8 +160,7 @@ void attention_backward(Stream& stream, Tensor dq_THK, Tensor dk_TGK, Tensor dpr
   layout.key("k_TGK", k_TGK);
   check.input("lse_HT", lse_HT, layout.compute, {shape.query_heads, layout.tokens});
   layout.documents(segments);
-  stream.require_scratch(
-      scratch::attention_backward(stream.device().target(), layout.storage, layout.tokens, shape));
+  require_scratch(stream, Op::attention_backward, layout.op_shape(segments));
   const OpScope scope(stream, Op::attention_backward,
                       {.bytes = bytes_of({dq_THK, dk_TGK, do_THK, o_THK, q_THK, k_TGK, lse_HT}) +
                                 2 * layout.columns(layout.v_columns()),
@@ -171,6 +177,7 @@ void sigmoid_gate_forward(Stream& stream, Tensor y_THK, CTensor o_THK, CTensor p
   const Layout layout(check, proj_TN, shape);
   layout.query("y_THK", y_THK);
   layout.query("o_THK", o_THK);
+  require_scratch(stream, Op::sigmoid_gate_forward, layout.op_shape());
   const OpScope scope(
       stream, Op::sigmoid_gate_forward,
       {.bytes = 3 * static_cast<double>(o_THK.bytes()), .flops = 4 * static_cast<double>(o_THK.count())});
@@ -186,6 +193,7 @@ void sigmoid_gate_backward(Stream& stream, Tensor do_THK, Tensor dproj_TN, CTens
   layout.gradient(dproj_TN);
   layout.query("dy_THK", dy_THK);
   layout.query("o_THK", o_THK);
+  require_scratch(stream, Op::sigmoid_gate_backward, layout.op_shape());
   const OpScope scope(
       stream, Op::sigmoid_gate_backward,
       {.bytes = 5 * static_cast<double>(o_THK.bytes()), .flops = 8 * static_cast<double>(o_THK.count())});

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tensor/device.h"
 
@@ -18,11 +19,11 @@ struct CudaPlugin {
   std::unique_ptr<Device> (*make_device)(int index);
   /// One line per library really loaded: name, version, path.
   std::string (*versions)();
-  /// The table in which every row is its plain kernel (no library), for streams of the plug-in's devices.
-  const Kernels& (*plain_kernels)();
+  /// Names of the kernels it has a function for: those of ops/kernel_list.h.
+  std::vector<std::string> (*kernel_names)();
 };
 
-inline constexpr int cuda_plugin_abi = 1;
+inline constexpr int cuda_plugin_abi = 2;
 /// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
 /// ABI.
 inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";

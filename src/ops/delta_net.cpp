@@ -6,10 +6,8 @@
 // algorithm the selected kernel uses.
 #include "ops/delta_net.h"
 
-#include "base/thread_pool.h"
 #include "ops/checks.h"
-#include "ops/delta_net_cuda_scratch.h"
-#include "ops/delta_net_scratch.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
 
 namespace deltatune::ops {
@@ -78,9 +76,12 @@ void check_states(const Check& check, const CTensor& states_CHKV, const Segments
   check.that(states_CHKV.dim(0) >= segments.num_chunks, "states_CHKV", "an entry for each chunk");
 }
 
-/// Which of the two tables' scratch arithmetic applies.
-bool plans_cpu(const Stream& stream) {
-  return stream.device().target() == Target::cpu;
+OpShape op_shape(DType storage, int64_t tokens, const Segments& segments, const GdnShape& shape) {
+  return {.storage = storage,
+          .rows = tokens,
+          .max_documents = segments.max_documents(),
+          .max_chunks = segments.chunks.dim(0),
+          .gdn = shape};
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_T
   check.output("beta_TH", beta_TH, compute, {T, shape.value_heads});
   check.output("q_rstd_TH", q_rstd_TH, compute, {T, shape.key_heads});
   check.output("k_rstd_TH", k_rstd_TH, compute, {T, shape.key_heads});
-  if (plans_cpu(stream)) stream.require_scratch(gdn_prologue_forward_scratch(shape, compute, thread_count()));
+  require_scratch(stream, Op::gdn_prologue_forward, op_shape(storage, T, segments, shape));
   const double bytes = prologue_columns_bytes(proj_TN, shape) +
                        bytes_of({q_THK, k_THK, v_THV, g_TH, beta_TH, q_rstd_TH, k_rstd_TH, conv_CW, A_log_H,
                                  dt_bias_H, segments.positions_T});
@@ -147,8 +148,7 @@ void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Ten
   check.input("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
   check.input("q_rstd_TH", q_rstd_TH, compute, {T, shape.key_heads});
   check.input("k_rstd_TH", k_rstd_TH, compute, {T, shape.key_heads});
-  stream.require_scratch(plans_cpu(stream) ? gdn_prologue_backward_scratch(shape, compute, thread_count())
-                                           : gdn_prologue_backward_cuda_scratch(shape, T));
+  require_scratch(stream, Op::gdn_prologue_backward, op_shape(storage, T, segments, shape));
   // Gradients of parameters are read and written.
   const double bytes = prologue_columns_bytes(proj_TN, shape) + prologue_columns_bytes(dproj_TN, shape) +
                        2 * bytes_of({dconv_CW, dA_log_H, ddt_bias_H}) +
@@ -181,7 +181,7 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
   check.input("g_TH", g_TH, compute, {T, shape.value_heads});
   check.input("beta_TH", beta_TH, compute, {T, shape.value_heads});
   if (!states_CHKV.empty()) check_states(check, states_CHKV, segments, storage, shape);
-  if (plans_cpu(stream)) stream.require_scratch(gated_delta_forward_scratch(shape, compute, thread_count()));
+  require_scratch(stream, Op::gated_delta_forward, op_shape(storage, T, segments, shape));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
   // Per value head and chunk of n: K S, Q S and the new state of 2 n dk dv; K K^T and Q K^T of 2 n^2 dk; A W
@@ -218,8 +218,7 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
   check.output("dg_TH", dg_TH, compute, {T, shape.value_heads});
   check.output("dbeta_TH", dbeta_TH, compute, {T, shape.value_heads});
   check_states(check, states_CHKV, segments, storage, shape);
-  stream.require_scratch(plans_cpu(stream) ? gated_delta_backward_scratch(shape, compute, thread_count())
-                                           : gated_delta_backward_cuda_scratch(shape));
+  require_scratch(stream, Op::gated_delta_backward, op_shape(storage, T, segments, shape));
   const ChunkSums chunks(segments);
   const double dk = static_cast<double>(shape.key_dim), dv = static_cast<double>(shape.value_dim);
   // Per value head and chunk of n, from the stored state S and with R the gradient of the state leaving: of
@@ -248,6 +247,7 @@ void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor
   check.output("y_THV", y_THV, storage, o_THV.shape);
   check.output("rstd_TH", rstd_TH, compute, {T, shape.value_heads});
   check.input("w_V", w_V, compute, {shape.value_dim});
+  require_scratch(stream, Op::gated_rmsnorm_forward, {.storage = storage, .rows = T, .gdn = shape});
   // Per element 2 for the sum of squares, 2 for the scale, 3 for the gate.
   const OpScope scope(stream, Op::gated_rmsnorm_forward,
                       {bytes_of({y_THV, rstd_TH, o_THV, w_V}) + z_bytes(proj_TN, shape),
@@ -271,8 +271,7 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
   check.input("rstd_TH", rstd_TH, compute, {T, shape.value_heads});
   check.input("w_V", w_V, compute, {shape.value_dim});
   check.output("dw_V", dw_V, compute, {shape.value_dim});
-  stream.require_scratch(plans_cpu(stream) ? gated_rmsnorm_backward_scratch(shape, compute, T)
-                                           : gated_rmsnorm_backward_cuda_scratch(shape, T));
+  require_scratch(stream, Op::gated_rmsnorm_backward, {.storage = storage, .rows = T, .gdn = shape});
   // Per element: the gate and its derivative 7, dn 2, mean 2, do 3, dz 4, dw 3.
   const OpScope scope(stream, Op::gated_rmsnorm_backward,
                       {bytes_of({do_THV, dw_V, dw_V, dy_THV, o_THV, w_V, rstd_TH}) + z_bytes(proj_TN, shape) +

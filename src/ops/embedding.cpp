@@ -2,6 +2,7 @@
 #include "ops/embedding.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
 
 namespace deltatune::ops {
@@ -34,6 +35,8 @@ void embedding_backward(Stream& stream, Tensor dweight_VD, CTensor dy_TD, CTenso
   check.input("dweight_VD", dweight_VD, compute_dtype(dy_TD.dtype), {dweight_VD.dim(0), dy_TD.dim(1)});
   check.input("tokens_T", tokens_T, DType::i32, {tokens});
   check.input("order_T", order_T, DType::i32, {tokens});
+  require_scratch(stream, Op::embedding_backward,
+                  {.storage = dy_TD.dtype, .rows = tokens, .columns = dy_TD.dim(1)});
   const double elements = static_cast<double>(dy_TD.count());
   const double gradient = elements * static_cast<double>(size_of(dweight_VD.dtype));
   const OpScope scope(

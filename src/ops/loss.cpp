@@ -2,8 +2,8 @@
 #include "ops/loss.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
-#include "ops/scratch.h"
 
 namespace deltatune::ops {
 
@@ -16,7 +16,8 @@ void cross_entropy(Stream& stream, Tensor loss_sum_1, Tensor dlogits_NV, CTensor
   check.input("loss_sum_1", loss_sum_1, DType::f64, {1});
   check.output("dlogits_NV", dlogits_NV, logits_NV.dtype, logits_NV.shape);
   check.input("targets_N", targets_N, DType::i32, {logits_NV.dim(0)});
-  stream.require_scratch(scratch::cross_entropy(stream.device().target(), logits_NV.dim(0)));
+  require_scratch(stream, Op::cross_entropy,
+                  {.storage = logits_NV.dtype, .rows = logits_NV.dim(0), .columns = logits_NV.dim(1)});
   const OpScope scope(stream, Op::cross_entropy,
                       {.bytes = bytes_of({loss_sum_1, dlogits_NV, logits_NV, targets_N}),
                        .flops = (dlogits_NV.empty() ? 4.0 : 7.0) * static_cast<double>(logits_NV.count())});

@@ -2,8 +2,8 @@
 #include "ops/matmul.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
-#include "ops/scratch.h"
 
 namespace deltatune::ops {
 
@@ -22,7 +22,7 @@ void matmul(Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
               spec.layout == MatmulLayout::nt ? Shape{columns, depth} : Shape{depth, columns});
   check.that(c.dtype == a.dtype || c.dtype == compute_dtype(a.dtype), "c",
              "the dtype of a or its compute dtype");
-  stream.require_scratch(scratch::matmul(stream.device().target(), a.dtype));
+  require_scratch(stream, Op::matmul, {.storage = a.dtype, .rows = rows, .columns = columns});
   const double products =
       static_cast<double>(rows) * static_cast<double>(columns) * static_cast<double>(depth);
   const double c_passes = spec.accumulate ? 2 : 1;

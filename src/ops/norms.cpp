@@ -2,8 +2,8 @@
 #include "ops/norms.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
-#include "ops/scratch.h"
 
 namespace deltatune::ops {
 namespace {
@@ -27,10 +27,8 @@ void check_backward(const Check& check, CTensor dx_TD, CTensor dw_D, CTensor dy_
   check.input("rstd_T", rstd_T, compute_dtype(x_TD.dtype), {x_TD.dim(0)});
 }
 
-void require_scratch(Stream& stream, CTensor dw_D, CTensor x_TD) {
-  if (dw_D.empty()) return;
-  stream.require_scratch(
-      scratch::rmsnorm_backward(stream.device().target(), x_TD.dtype, x_TD.dim(0), x_TD.dim(1)));
+OpShape op_shape(CTensor x_TD) {
+  return {.storage = x_TD.dtype, .rows = x_TD.dim(0), .columns = x_TD.dim(1)};
 }
 
 double elements(const CTensor& x) {
@@ -49,7 +47,7 @@ void rmsnorm_forward(Stream& stream, Tensor y_TD, Tensor rstd_T, CTensor x_TD, C
 void rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, CTensor x_TD, CTensor w_D,
                       CTensor rstd_T) {
   check_backward({"rmsnorm_backward"}, dx_TD, dw_D, dy_TD, x_TD, w_D, rstd_T);
-  require_scratch(stream, dw_D, x_TD);
+  if (!dw_D.empty()) require_scratch(stream, Op::rmsnorm_backward, op_shape(x_TD));
   const OpScope scope(
       stream, Op::rmsnorm_backward,
       {.bytes = bytes_of({dx_TD, dw_D, dy_TD, x_TD, w_D, rstd_T}), .flops = 10 * elements(x_TD)});
@@ -76,7 +74,7 @@ void add_rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_
   const Check check{"add_rmsnorm_backward"};
   check_backward(check, dx_TD, dw_D, dy_TD, sum_TD, w_D, rstd_T);
   check.input("dsum_TD", dsum_TD, sum_TD.dtype, sum_TD.shape);
-  require_scratch(stream, dw_D, sum_TD);
+  if (!dw_D.empty()) require_scratch(stream, Op::add_rmsnorm_backward, op_shape(sum_TD));
   const OpScope scope(stream, Op::add_rmsnorm_backward,
                       {.bytes = bytes_of({dx_TD, dw_D, dy_TD, dsum_TD, sum_TD, w_D, rstd_T}),
                        .flops = 11 * elements(sum_TD)});

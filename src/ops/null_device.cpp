@@ -4,7 +4,7 @@
 #include <cstring>
 #include <new>
 
-#include "ops/kernels.h"
+#include "ops/kernel_list.h"
 
 namespace deltatune {
 namespace {
@@ -21,16 +21,17 @@ class NullStream : public Stream {
 
 class NullDevice : public Device {
  public:
-  explicit NullDevice(Target target) : target_(target) {}
+  explicit NullDevice(const DeviceFacts& facts) : facts_(facts) {}
   const char* name() const override { return "null"; }
-  Target target() const override { return target_; }
+  Target target() const override { return facts_.target; }
+  DeviceFacts facts() const override { return facts_; }
   size_t available_bytes() const override { return SIZE_MAX; }
   bool is_null() const override { return true; }
-  std::unique_ptr<Stream> make_stream(std::string name) override {
-    return std::make_unique<NullStream>(*this, null_kernels(), std::move(name));
-  }
 
  protected:
+  std::unique_ptr<Stream> open_stream(std::string name, const KernelChoice& choice) override {
+    return std::make_unique<NullStream>(*this, null_kernels(), choice, std::move(name));
+  }
   std::byte* allocate_raw(size_t bytes) override {
     std::byte* address = reinterpret_cast<std::byte*>(next_);
     next_ += bytes + 256;
@@ -44,15 +45,19 @@ class NullDevice : public Device {
   void free_staging_raw(std::byte* data, size_t) noexcept override { ::operator delete(data); }
 
  private:
-  Target target_;
+  DeviceFacts facts_;
   // Above any address of a user program, and apart from a measuring arena's.
   uintptr_t next_ = uintptr_t{1} << 61;
 };
 
 }  // namespace
 
+std::unique_ptr<Device> make_null_device(const DeviceFacts& facts) {
+  return std::make_unique<NullDevice>(facts);
+}
+
 std::unique_ptr<Device> make_null_device(Target target) {
-  return std::make_unique<NullDevice>(target);
+  return make_null_device(target == Target::cuda ? planned_cuda(90) : DeviceFacts{});
 }
 
 }  // namespace deltatune

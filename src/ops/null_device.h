@@ -7,8 +7,10 @@
 
 namespace deltatune {
 
-/// Plans for `target`: its kernels' scratch sizes apply. Addresses are distinct, not null, and must not be
-/// touched; download() writes zeros.
+/// Plans for a device of these facts: its kernels' scratch sizes apply. Addresses are distinct, not null, and
+/// must not be touched; download() writes zeros.
+std::unique_ptr<Device> make_null_device(const DeviceFacts& facts);
+/// The same for the CPU, or for a GPU of compute capability 9.0.
 std::unique_ptr<Device> make_null_device(Target target);
 
 }  // namespace deltatune

@@ -42,7 +42,7 @@ enum class Op : uint8_t {
   add,
   count
 };
-static_assert(static_cast<size_t>(Op::count) <= Stream::max_ops);
+static_assert(static_cast<size_t>(Op::count) <= max_ops);
 
 /// "rmsnorm_forward", ...
 const char* name_of(Op op);

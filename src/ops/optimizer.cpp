@@ -2,8 +2,8 @@
 #include "ops/optimizer.h"
 
 #include "ops/checks.h"
+#include "ops/kernel_list.h"
 #include "ops/op.h"
-#include "ops/scratch.h"
 
 namespace deltatune::ops {
 
@@ -11,7 +11,7 @@ void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
   const Check check{"sum_squares"};
   check.storage("x_n", x_n);
   check.input("sum_1", sum_1, DType::f64, {1});
-  stream.require_scratch(scratch::sum_squares(stream.device().target(), x_n.count()));
+  require_scratch(stream, Op::sum_squares, {.storage = x_n.dtype, .rows = x_n.count()});
   const OpScope scope(stream, Op::sum_squares,
                       {.bytes = bytes_of({sum_1, x_n}), .flops = 2 * static_cast<double>(x_n.count())});
   submit(stream, [=, &stream] { stream.kernels().sum_squares(stream, sum_1, x_n); });

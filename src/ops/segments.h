@@ -25,6 +25,8 @@ struct Segments {
   std::span<const int32_t> host_cu_seqlens;
   int64_t num_chunks = 0;
 
+  /// S_max: what kernels may size a grid with.
+  int64_t max_documents() const { return cu_seqlens.dim(0) - 1; }
   int64_t documents() const { return static_cast<int64_t>(host_cu_seqlens.size()) - 1; }
 };
 

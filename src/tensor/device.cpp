@@ -1,12 +1,23 @@
 // Allocation with bookkeeping.
 #include "tensor/device.h"
 
+#include <chrono>
+
 #include "base/format.h"
 
 namespace deltatune {
 
 Buffer::~Buffer() {
   if (device_) device_->release(data_, size_, staging_);
+}
+
+void Stream::mark(Moment& moment) {
+  sync();
+  moment.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Stream::seconds_between(const Moment& begin, const Moment& end) {
+  return end.seconds - begin.seconds;
 }
 
 Buffer Device::allocate(size_t bytes, std::string name, std::string owner, Lifetime lifetime) {

@@ -20,11 +20,24 @@
 
 namespace deltatune {
 
-struct Kernels;  // ops/kernels.h
+struct Kernels;       // ops/kernels.h
+struct KernelEntry;   // ops/kernel_list.h
+struct MatmulTuning;  // ops/matmul_tuning.h
 class Device;
 
 /// Which kernels' requirements and scratch sizes apply. The null device plans for a target.
 enum class Target { cpu, cuda };
+
+/// What the choice of kernels depends on besides shapes.
+struct DeviceFacts {
+  Target target = Target::cpu;
+  int sm = 0;     ///< compute capability, 90: 9.0; 0 on the CPU
+  int cudnn = 0;  ///< version, 91900: 9.19.0; 0: none
+};
+
+/// The kernel of each op, by number (ops/op.h). nullptr: the op's plain kernel.
+inline constexpr size_t max_ops = 64;
+using KernelChoice = std::array<const KernelEntry*, max_ops>;
 
 /// One allocation; gives its memory back when it is destroyed. Contents are undefined at first.
 class Buffer {
@@ -63,6 +76,12 @@ struct Event {
   std::shared_ptr<void> native;
 };
 
+/// A point in a stream's work whose distance to another can be measured. Filled by Stream::mark.
+struct Moment {
+  std::shared_ptr<void> native;
+  double seconds = 0;
+};
+
 /// What one op cost so far on a stream: the counters that plan, meters and profiler read.
 struct OpTotals {
   int64_t calls = 0;
@@ -81,16 +100,16 @@ struct Graph {
 /// An ordered queue of work with the kernel table to run it on, scratch memory and per-op counters.
 class Stream {
  public:
-  static constexpr size_t max_ops = 64;
-
-  Stream(Device& device, const Kernels& kernels, std::string name)
-      : device_(device), kernels_(&kernels), name_(std::move(name)) {}
+  /// `kernels` is the table of the functions of `choice`.
+  Stream(Device& device, const Kernels& kernels, const KernelChoice& choice, std::string name)
+      : device_(device), kernels_(&kernels), choice_(choice), name_(std::move(name)) {}
   virtual ~Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
   Device& device() const { return device_; }
   const Kernels& kernels() const { return *kernels_; }
+  const KernelChoice& choice() const { return choice_; }
   const std::string& name() const { return name_; }
   /// The machine's own handle (a cudaStream_t), or nullptr.
   virtual void* native() const { return nullptr; }
@@ -101,11 +120,17 @@ class Stream {
   virtual void sync() = 0;
   /// Returns when the work before record(event) is done, or later. The event is one of this stream.
   virtual void host_wait(const Event&) { sync(); }
+  /// Marks this point of the work; on a GPU without waiting for it.
+  virtual void mark(Moment& moment);
+  /// Seconds of the machine's own clock from one mark of this stream to a later one; waits for the later one.
+  virtual double seconds_between(const Moment& begin, const Moment& end);
   /// Copies host bytes to device memory of this stream's device, or back. `host` stays valid until sync(), or
   /// host_wait() for an event behind the copy. Host memory of Device::allocate_staging never makes the caller
   /// wait.
   virtual void upload(Tensor to, const void* host) = 0;
   virtual void download(void* host, CTensor from) = 0;
+  /// Copies between memories of this stream's device; same number of bytes.
+  virtual void copy(Tensor to, CTensor from) { upload(to, from.data); }
 
   /// Whether ops can be captured: between begin_capture() and end_capture() they are noted instead of run.
   /// Neither sync() nor another way of waiting is allowed meanwhile.
@@ -144,6 +169,7 @@ class Stream {
  private:
   Device& device_;
   const Kernels* kernels_;
+  KernelChoice choice_;
   std::string name_;
   std::span<std::byte> scratch_;
   size_t scratch_wish_ = 0;
@@ -158,7 +184,14 @@ class Device {
   virtual Target target() const = 0;
   /// True on the null device: addresses must not be touched and nothing is computed.
   virtual bool is_null() const { return false; }
-  virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
+  virtual DeviceFacts facts() const { return {target(), 0, 0}; }
+  /// A stream that runs the kernels of `choice` (select_kernels in ops/kernel_list.h makes one).
+  std::unique_ptr<Stream> make_stream(std::string name, const KernelChoice& choice = {}) {
+    return open_stream(std::move(name), choice);
+  }
+
+  /// What a device decides once about the matrix products of a run (ops/matmul_tuning.h). The CPU: nothing.
+  virtual void prepare(Stream&, MatmulTuning&) {}
 
   /// Bytes that could be allocated now; SIZE_MAX on the null device.
   virtual size_t available_bytes() const = 0;
@@ -174,6 +207,7 @@ class Device {
   size_t allocated_bytes() const { return allocated_bytes_; }
 
  protected:
+  virtual std::unique_ptr<Stream> open_stream(std::string name, const KernelChoice& choice) = 0;
   /// nullptr: no memory.
   virtual std::byte* allocate_raw(size_t bytes) = 0;
   virtual void free_raw(std::byte* data, size_t bytes) noexcept = 0;

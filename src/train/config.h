@@ -74,7 +74,8 @@ struct Config {
   int64_t max_restarts = 0;
   bool allow_slow_kernels = false;
   bool deterministic = false;
-  std::string cuda_graph = "auto";  ///< auto | true | false
+  std::string matmul_tuning = "auto";  ///< auto | off
+  std::string cuda_graph = "auto";     ///< auto | true | false
 
   // logging
   std::string output_dir;
@@ -115,9 +116,14 @@ struct Config {
   double temperature = 0;  ///< 0: greedy
   int64_t top_k = 0;       ///< 0: no limit
   double top_p = 1;
-  std::string order = "forward";  ///< parity: forward | reverse
-  int64_t micro_batches = 1;      ///< parity: rows the sequences are spread over
-  bool json = false;              ///< results as JSON on stdout
+  std::string order = "forward";            ///< parity: forward | reverse
+  int64_t micro_batches = 1;                ///< parity: rows the sequences are spread over
+  std::string bench_model = "qwen3.8-27b";  ///< bench --model
+  int64_t bench_tokens = 8192;              ///< bench --tokens
+  std::string bench_lengths;                ///< bench --lengths: file of document lengths
+  std::string bench_kernel;                 ///< bench op --kernel
+  std::string bench_json;                   ///< bench --json: file for the results
+  bool json = false;                        ///< results as JSON on stdout
   bool ignore_foreign_keys = false;
   bool quiet = false;
   bool verbose = false;

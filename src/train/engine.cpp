@@ -8,8 +8,11 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "ops/matmul_tuning.h"
 #include "ops/null_device.h"
 #include "ops/ops.h"
+#include "train/kernel_report.h"
+#include "train/random_fill.h"
 
 namespace deltatune {
 namespace {
@@ -42,6 +45,26 @@ int64_t default_max_documents(int64_t tokens) {
   return std::min(tokens, std::max<int64_t>(16, tokens / 32));
 }
 
+KernelRequest kernel_request(const ModelConfig& config, const EngineOptions& options,
+                             const DeviceFacts& facts) {
+  KernelRequest out;
+  out.device = facts;
+  out.storage = options.storage;
+  const auto attention = std::count(config.full_attention.begin(), config.full_attention.end(), true);
+  if (attention > 0) out.attention = config.attention;
+  if (attention < config.layers()) out.gdn = config.gdn;
+  out.hidden = config.hidden_size;
+  out.intermediate = config.intermediate_size;
+  out.vocabulary = config.vocab_size;
+  out.tokens = options.tokens;
+  out.max_documents = options.max_documents;
+  out.training = options.train;
+  out.deterministic = options.deterministic;
+  out.graph = options.graph == GraphMode::always;
+  out.prefer = options.prefer_kernel;
+  return out;
+}
+
 Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents) {
   Batch batch;
   batch.tokens.assign(static_cast<size_t>(tokens), 0);
@@ -70,9 +93,11 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
       batch_(options_.tokens, options_.max_documents, device.target() == Target::cuda ? cuda_row_unit : 1),
       graphs_(options_.graph) {
   DELTATUNE_ASSERT(options_.tokens >= 1);
+  kernels_ = select_kernels(kernel_request(config, options_, device.facts()));
+  if (!device.is_null()) begin_with_kernels(kernels_, options_.allow_slow_kernels);
   model_ = std::make_unique<Model>(config, make_params(config, tied), options_.storage, options_.tokens,
                                    options_.max_documents);
-  stream_ = device.make_stream("compute");
+  stream_ = device.make_stream("compute", kernels_.choice());
   graphs_.check(*stream_, comm.world_size() == 1);
   ParamStore::Options store;
   store.storage = options_.storage;
@@ -116,6 +141,7 @@ void Engine::place() {
       device_.allocate_staging(sizeof(Exchange), "staging of the step's scalars", "activations");
   exchange_ = new (exchange_memory_.data()) Exchange{};
   bind(kept_, shared_, work_, batch_arena_);
+  prepare_matmuls();
   model_->initialise(*stream_);
   stream_->sync();
 }
@@ -129,26 +155,16 @@ void Engine::bind(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
 
 void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
   bind(kept, shared, work, batch);
-  const auto null_device = make_null_device(device_.target());
-  const auto stream = null_device->make_stream("measure");
+  const auto null_device = make_null_device(device_.facts());
+  const auto stream = null_device->make_stream("measure", kernels_.choice());
   const auto& table = model_->params().table;
   const auto weights = shapes_only<CTensor>(table, options_.storage, false);
   const auto grads = shapes_only<Tensor>(table, options_.storage, true);
   // The two extremes of document lengths bound every scratch size in between.
   for (const int64_t length :
        {options_.tokens, std::max<int64_t>(1, options_.tokens / options_.max_documents)}) {
-    const RowInputs row =
-        batch_.upload(*stream, synthetic_batch(options_.tokens, length, options_.max_documents));
-    model_->embed(*stream, weights, row);
-    for (int64_t l = 0; l < model_->config().layers(); ++l) model_->forward_block(*stream, weights, l, row);
-    model_->loss(*stream, weights, grads, loss_sum_1_, options_.train, row);
-    if (!options_.train) {
-      model_->logits(*stream, weights, row.targets, row, [](int64_t, CTensor) {});
-      continue;
-    }
-    for (int64_t l = model_->config().layers(); l-- > 0;)
-      model_->backward_block(*stream, weights, grads, l, row);
-    model_->backward_embedding(*stream, grads, row);
+    rehearse(*stream, weights, grads,
+             batch_.upload(*stream, synthetic_batch(options_.tokens, length, options_.max_documents)));
   }
   stream_->require_scratch(stream->scratch_wish());
   if (options_.train) {
@@ -160,6 +176,46 @@ void Engine::measure(Arena& kept, Arena& shared, Arena& work, Arena& batch) {
     ops::sum_squares(*stream, fake.take(DType::f64, {1}), x);
     stream_->require_scratch(stream->scratch_wish());
   }
+}
+
+// The ops of one row, given to a stream that runs none of them.
+void Engine::rehearse(Stream& stream, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
+                      const RowInputs& row) {
+  model_->embed(stream, weights, row);
+  for (int64_t l = 0; l < model_->config().layers(); ++l) model_->forward_block(stream, weights, l, row);
+  model_->loss(stream, weights, grads, loss_sum_1_, options_.train, row);
+  if (!options_.train) {
+    model_->logits(stream, weights, row.targets, row, [](int64_t, CTensor) {});
+    return;
+  }
+  for (int64_t l = model_->config().layers(); l-- > 0;)
+    model_->backward_block(stream, weights, grads, l, row);
+  model_->backward_embedding(stream, grads, row);
+}
+
+// Weights have not been read yet: tuning may write anything into them and into the activations.
+void Engine::prepare_matmuls() {
+  if (device_.is_null() || device_.target() != Target::cuda) return;
+  MatmulTuning tuning;
+  MatmulRecorder recorder(device_, tuning.calls);
+  rehearse(
+      recorder, store_->weights(), store_->grads(),
+      batch_.upload(recorder, synthetic_batch(options_.tokens, options_.tokens, options_.max_documents)));
+  tuning.time = options_.tune_matmuls;
+  tuning.folder = options_.cache_folder;
+  RandomFill random;
+  tuning.fill = [&](Stream& stream, Tensor x) { random.normal(stream, x); };
+  device_.prepare(*stream_, tuning);
+  report_tuning(tuning, options_.allow_slow_kernels);
+}
+
+void Engine::give_step(Stream& recorder, const Batch& batch) {
+  const RowInputs row = batch_.upload(*stream_, batch);
+  stream_->sync();
+  store_->zero_gradients(recorder);
+  ops::fill(recorder, loss_sum_1_, 0);
+  rehearse(recorder, store_->weights(), store_->grads(), row);
+  if (options_.train) store_->step(recorder, scalars_8_, options_.max_grad_norm);
 }
 
 void Engine::begin_window() {

@@ -7,11 +7,13 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "data/batch.h"
 #include "model/model.h"
+#include "ops/kernel_list.h"
 #include "shard/param_store.h"
 #include "tensor/device.h"
 #include "train/device_batch.h"
@@ -25,6 +27,11 @@ struct EngineOptions {
   int64_t max_documents = 0;  ///< S_max, filler included; 0: default_max_documents(T)
   Keep keep = Keep::nothing();
   bool train = true;
+  bool deterministic = false;       ///< only kernels that repeat bit for bit
+  bool allow_slow_kernels = false;  ///< run even where an op has only its plain kernel on this GPU
+  bool tune_matmuls = false;        ///< time the library's algorithms for each shape, where there are several
+  std::string prefer_kernel;        ///< see KernelRequest::prefer
+  std::string cache_folder;         ///< where tuned choices are stored; empty: nowhere
   bool decay_all = false;
   AdamwOptions adamw;
   float weight_decay = 0;
@@ -36,6 +43,10 @@ struct EngineOptions {
 /// chunk table and the delta-rule states; rows of shorter conversations than that are closed early.
 int64_t default_max_documents(int64_t tokens);
 
+/// What kernels are selected for: the shapes of an engine's model on a device. `options` as the engine
+/// completes them (max_documents above 0).
+KernelRequest kernel_request(const ModelConfig&, const EngineOptions& options, const DeviceFacts&);
+
 /// What one optimizer step did.
 struct UpdateResult {
   double loss_sum = 0;   ///< over the window
@@ -45,8 +56,9 @@ struct UpdateResult {
 
 class Engine {
  public:
-  /// Throws Error{resource} when the memory is not there, Error{usage} when graphs are asked for that the
-  /// device does not have. The engine does not own device and communicator.
+  /// Throws Error{usage} where an op has no kernel for the model, or a slow one that is not allowed, before
+  /// anything is allocated; Error{resource} when the memory is not there; Error{usage} when graphs are asked
+  /// for that the device does not have. The engine does not own device and communicator.
   Engine(Device&, Communicator&, const ModelConfig&, bool tied, const EngineOptions&);
   ~Engine();
   Engine(const Engine&) = delete;
@@ -54,6 +66,7 @@ class Engine {
 
   const EngineOptions& options() const { return options_; }
   const Model& model() const { return *model_; }
+  const KernelSelection& kernels() const { return kernels_; }
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   Stream& stream() { return *stream_; }
@@ -72,6 +85,9 @@ class Engine {
   /// computed: each(index of the first row of the piece, rows in it, values).
   void logits(const Batch&, const std::vector<int32_t>& rows,
               const std::function<void(int64_t, int64_t, const float*)>& each);
+  /// Uploads a row, and gives the ops of a whole step on it - gradients zeroed, forward, backward, update -
+  /// to a stream that records them (ops/op_recorder.h).
+  void give_step(Stream& recorder, const Batch&);
   /// Global gradient norm and loss sum of the window so far, without an update (world of one).
   UpdateResult inspect_window(int64_t target_count);
   /// How much of the step is captured so far.
@@ -86,6 +102,9 @@ class Engine {
   };
   void place();
   void measure(Arena& kept, Arena& shared, Arena& work, Arena& batch);
+  void rehearse(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
+                const RowInputs& row);
+  void prepare_matmuls();
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
@@ -96,6 +115,7 @@ class Engine {
   Device& device_;
   Communicator& comm_;
   EngineOptions options_;
+  KernelSelection kernels_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<ParamStore> store_;

@@ -178,6 +178,8 @@ class Parity {
       o.max_documents = std::max(o.max_documents, static_cast<int64_t>(row.batch.cu_seqlens.size()) - 1);
     }
     o.decay_all = true;
+    o.allow_slow_kernels = true;  // parity is about numbers; f32 on a GPU has nothing but plain kernels
+    o.deterministic = options.deterministic;
     o.weight_decay = static_cast<float>(optimizer.at("wd").as_number());
     o.adamw.beta1 = static_cast<float>(optimizer.at("betas").as_array().at(0).as_number());
     o.adamw.beta2 = static_cast<float>(optimizer.at("betas").as_array().at(1).as_number());

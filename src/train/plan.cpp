@@ -6,8 +6,8 @@
 
 #include "base/format.h"
 #include "observe/machine.h"
+#include "ops/kernel_list.h"
 #include "ops/null_device.h"
-#include "ops/op.h"
 #include "train/engine.h"
 #include "train/recompute.h"
 #include "train/setup.h"
@@ -18,12 +18,19 @@ namespace {
 // GPUs keep some memory for themselves: context, modules, library handles.
 constexpr uint64_t context_bytes = uint64_t{1} << 30;
 
-std::vector<PlannedOp> planned_ops(const Stream& stream, const std::optional<DeviceCard>& card) {
+std::vector<PlannedOp> planned_ops(const Engine& engine, const Stream& stream,
+                                   const std::optional<DeviceCard>& card) {
   std::vector<PlannedOp> out;
   for (size_t i = 0; i < static_cast<size_t>(Op::count); ++i) {
     const OpTotals& t = stream.totals()[i];
     if (t.calls == 0) continue;
-    PlannedOp op{name_of(static_cast<Op>(i)), t.calls, t.flops, t.bytes, 0};
+    const SelectedKernel& chosen = engine.kernels().ops[i];
+    PlannedOp op{name_of(static_cast<Op>(i)),
+                 short_name(*chosen.kernel) + (chosen.slow() ? ", slow" : ""),
+                 t.calls,
+                 t.flops,
+                 t.bytes,
+                 0};
     if (card) op.seconds = std::max(t.flops / (card->gemm_tflops * 1e12), t.bytes / (card->copy_gb_s * 1e9));
     out.push_back(std::move(op));
   }
@@ -51,18 +58,18 @@ double PlanReport::seconds() const {
 PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card) {
   PlanReport report;
   const bool gpu = card && !card->sm.empty();
-  const Target target = gpu ? Target::cuda : Target::cpu;
+  const DeviceFacts facts = gpu ? planned_cuda(card->sm_number()) : DeviceFacts{};
   report.card = card;
   report.world_size = static_cast<int>(config.nproc);
   report.memory_available = card ? static_cast<uint64_t>(card->memory_bytes) - (gpu ? context_bytes : 0)
                                  : static_cast<uint64_t>(this_machine().memory_available_bytes);
   const KeepChoice choice =
-      choose_keep(config, source, target, report.world_size, report.memory_available, card);
+      choose_keep(config, source, facts, report.world_size, report.memory_available, card);
   report.recompute = choice.name;
   report.recompute_detail = choice.describe();
   report.kept = choice.blocks;
   report.recompute_seconds = choice.recompute_seconds;
-  const auto device = make_null_device(target);
+  const auto device = make_null_device(facts);
   const auto comm = make_null_communicator(report.world_size);
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, choice.keep, true));
   report.document_length = std::min(config.max_length, config.max_tokens);
@@ -77,7 +84,7 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.max_documents = engine.options().max_documents;
   report.accumulation = config.gradient_accumulation_steps;
   report.memory = device->plan();
-  report.ops = planned_ops(engine.stream(), card);
+  report.ops = planned_ops(engine, engine.stream(), card);
   for (const PlannedOp& op : report.ops) report.flops_per_step += op.flops;
   report.comm = comm->totals();
   if (card && card->gpu_link_gb_s > 0) {
@@ -118,6 +125,7 @@ json::Value PlanReport::to_json() const {
   for (const PlannedOp& op : ops) {
     json::Value item;
     item.set("op", op.name);
+    item.set("kernel", op.kernel);
     item.set("calls", op.calls);
     item.set("flops", op.flops);
     item.set("bytes", op.bytes);
@@ -155,11 +163,11 @@ std::string PlanReport::to_text() const {
   }
   out += format("  {:<42} {:<7} {:>12.4f}   {} bytes\n\n", "total", "",
                 gib(static_cast<double>(memory.total())), format_count(static_cast<int64_t>(memory.total())));
-  out += format("{:<26} {:>7} {:>12} {:>10} {:>11}\n", "ops per step and device", "calls", "GFLOP", "GB",
-                card ? "roofline ms" : "");
+  out += format("{:<26} {:<14} {:>7} {:>12} {:>10} {:>11}\n", "ops per step and device", "kernel", "calls",
+                "GFLOP", "GB", card ? "roofline ms" : "");
   for (const PlannedOp& op : ops) {
-    out += format("  {:<24} {:>7} {:>12.2f} {:>10.3f} {:>11}\n", op.name, op.calls, op.flops * 1e-9,
-                  op.bytes * 1e-9, card ? format("{:.3f}", op.seconds * 1e3) : "");
+    out += format("  {:<24} {:<14} {:>7} {:>12.2f} {:>10.3f} {:>11}\n", op.name, op.kernel, op.calls,
+                  op.flops * 1e-9, op.bytes * 1e-9, card ? format("{:.3f}", op.seconds * 1e3) : "");
   }
   if (world_size > 1) {
     out += format("  gathers {:.2f} GB, reductions {:.2f} GB sent per device", comm.gather_bytes * 1e-9,

@@ -19,6 +19,7 @@ namespace deltatune {
 /// attainable matrix rate and bytes at its copy rate (0 without a card).
 struct PlannedOp {
   std::string name;
+  std::string kernel;  ///< what serves it: "plain", "cublaslt", ...
   int64_t calls = 0;
   double flops = 0;
   double bytes = 0;

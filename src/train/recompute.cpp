@@ -59,10 +59,10 @@ struct PartCosts {
 // Recomputes single blocks of the model on the null device.
 class CostMeter {
  public:
-  CostMeter(const EngineOptions& options, const ModelSource& source, Target target, const DeviceCard& card,
-            int64_t document_length)
+  CostMeter(const EngineOptions& options, const ModelSource& source, const DeviceFacts& facts,
+            const DeviceCard& card, int64_t document_length)
       : card_(card),
-        device_(make_null_device(target)),
+        device_(make_null_device(facts)),
         model_(source.config, make_params(source.config, source.tied), options.storage, options.tokens,
                options.max_documents),
         batch_(options.tokens, options.max_documents),
@@ -137,9 +137,9 @@ struct ModelCosts {
   }
 };
 
-size_t plan_of(const Config& config, const ModelSource& source, Target target, int world_size,
+size_t plan_of(const Config& config, const ModelSource& source, const DeviceFacts& facts, int world_size,
                const Keep& keep) {
-  const auto device = make_null_device(target);
+  const auto device = make_null_device(facts);
   const auto comm = make_null_communicator(world_size);
   const Engine engine(*device, *comm, source.config, source.tied, engine_options(config, keep, true));
   return device->plan().total();
@@ -209,21 +209,21 @@ uint64_t recompute_margin(Target target) {
   return target == Target::cuda ? uint64_t{1} << 30 : uint64_t{256} << 20;
 }
 
-KeepChoice choose_keep(const Config& config, const ModelSource& source, Target target, int world_size,
-                       uint64_t budget_bytes, const std::optional<DeviceCard>& card) {
-  const DeviceCard rates = card ? *card : device_card(target == Target::cuda ? "h200" : "cpu-laptop");
+KeepChoice choose_keep(const Config& config, const ModelSource& source, const DeviceFacts& facts,
+                       int world_size, uint64_t budget_bytes, const std::optional<DeviceCard>& card) {
+  const DeviceCard rates = card ? *card : device_card(facts.target == Target::cuda ? "h200" : "cpu-laptop");
   EngineOptions options = engine_options(config, Keep::nothing(), true);
-  CostMeter meter(options, source, target, rates, std::min(config.max_length, config.max_tokens));
+  CostMeter meter(options, source, facts, rates, std::min(config.max_length, config.max_tokens));
   const ModelCosts costs(meter, source.config);
   KeepChoice choice;
   if (config.recompute == "auto") {
-    const uint64_t margin = recompute_margin(target);
-    const size_t base = plan_of(config, source, target, world_size, Keep::nothing());
+    const uint64_t margin = recompute_margin(facts.target);
+    const size_t base = plan_of(config, source, facts, world_size, Keep::nothing());
     choice.keep = greedy(costs, base, budget_bytes > margin ? budget_bytes - margin : 0);
   } else {
     choice.keep = keep_of(config.recompute);
   }
-  choice.plan_bytes = plan_of(config, source, target, world_size, choice.keep);
+  choice.plan_bytes = plan_of(config, source, facts, world_size, choice.keep);
   choice.name = name_of_keep(choice.keep, source.config.layers());
   for (int64_t b = 0; b < source.config.layers(); ++b) {
     for (size_t p = 0; p < part_count; ++p) {

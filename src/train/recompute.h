@@ -38,7 +38,7 @@ uint64_t recompute_margin(Target target);
 
 /// What `recompute` asks for. auto stays within `budget_bytes` as far as it can, with recompute_margin() left
 /// free; the other policies do not look at it. card: whose rates decide; without one a typical device's.
-KeepChoice choose_keep(const Config&, const ModelSource&, Target target, int world_size,
+KeepChoice choose_keep(const Config&, const ModelSource&, const DeviceFacts&, int world_size,
                        uint64_t budget_bytes, const std::optional<DeviceCard>& card = {});
 
 }  // namespace deltatune

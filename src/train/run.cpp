@@ -20,6 +20,7 @@
 #include "observe/run_info.h"
 #include "train/checkpoint.h"
 #include "train/evaluate.h"
+#include "train/kernel_report.h"
 #include "train/output_folder.h"
 #include "train/plan.h"
 #include "train/recompute.h"
@@ -170,7 +171,7 @@ class TrainingRun {
 
   void place() {
     const auto budget = device_.available_bytes();
-    const KeepChoice choice = choose_keep(sized_, source_, device_.target(), 1, budget);
+    const KeepChoice choice = choose_keep(sized_, source_, device_.facts(), 1, budget);
     if (choice.plan_bytes > budget) {
       throw Error(
           ErrorKind::resource,
@@ -196,6 +197,7 @@ class TrainingRun {
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
     info_.set("plan", plan_json(device_.plan()));
+    if (device_.target() == Target::cuda) info_.set("kernels", kernels_json(engine_->kernels()));
     info_.set("recompute", choice.name);
     info_.set("data_fingerprint", stream_->fingerprint());
     info_.set("total_steps", total_steps_);
@@ -212,6 +214,7 @@ class TrainingRun {
       truncate_metrics(output_ / "metrics.jsonl", -1);
     }
     metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
+    if (engine_->kernels().slow()) metrics_->mark_slow_kernels();
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("total_steps", total_steps_);
@@ -277,6 +280,7 @@ class TrainingRun {
     line.data_wait_s = report.data_seconds;
     line.mem_peak_gib = static_cast<double>(device_.plan().total()) / double(1 << 30);
     const auto left = static_cast<double>(total_steps_ - report.step);
+    line.slow_kernels = engine_->kernels().slow();
     line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) * left;
     console_.step(line, logged);
     if (!logged) return;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "io/model_path.h"
 #include "train/run_data.h"
 
 namespace deltatune {
@@ -29,6 +30,10 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.max_documents = max_segments(config);
   out.keep = keep;
   out.train = train;
+  out.deterministic = config.deterministic;
+  out.allow_slow_kernels = config.allow_slow_kernels;
+  out.tune_matmuls = config.matmul_tuning == "auto";
+  out.cache_folder = program_cache().string();
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);
   out.adamw.eps = static_cast<float>(config.adam_epsilon);

@@ -4,8 +4,8 @@
 // on(array): the array's own memory on the CPU, a copy of it on the GPU. An array that is not an output is an
 // input and must not be changed. Outputs start from what they hold (NaN, unless the test sets them). Every
 // buffer on the GPU is followed by 1 KiB of sentinel; every second case shifts all of them by 16 bytes (the
-// alignment of a slice of rows). The op runs twice on the GPU, over differently filled scratch, and must give
-// the same bits.
+// alignment of a slice of rows). The op runs on every kernel of the list that takes the case's shapes (fast
+// and plain: cuda/kernel_cases.h), twice each, over differently filled scratch, and must give the same bits.
 #pragma once
 
 #include <cmath>
@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda/kernel_cases.h"
 #include "ops/cuda_plugin.h"
 #include "ops/parity.h"
 
@@ -121,13 +122,15 @@ class CudaMemory {
   std::unordered_map<const Array*, Buffer> copies_;
 };
 
-/// Runs the op on the GPU from `start` of the outputs; the outputs' memory afterwards. `scratch_fill` is what
-/// the scratch holds before.
-inline std::vector<Array> run_on_cuda(const std::vector<Output>& outputs, const std::vector<Array>& start,
-                                      const Op& op, size_t shift, int scratch_fill) {
+/// Runs the op on the GPU, served by `kernel`, from `start` of the outputs; the outputs' memory afterwards.
+/// `scratch_fill` is what the scratch holds before.
+inline std::vector<Array> run_on_cuda(const KernelEntry& kernel, const std::vector<Output>& outputs,
+                                      const std::vector<Array>& start, const Op& op, size_t shift,
+                                      int scratch_fill) {
   std::string why;
   Device& device = *cuda_device(why);
-  const auto stream = device.make_stream("test");
+  const KernelChoice choice = choice_with(kernel);
+  const auto stream = device.make_stream("test", choice);
   CudaMemory memory(device, *stream, shift);
   const On on([&](const Array& array) {
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -136,8 +139,8 @@ inline std::vector<Array> run_on_cuda(const std::vector<Output>& outputs, const 
     return memory.place(array, array);
   });
   // Scratch of exactly what the op announces for this target, a sentinel behind it.
-  const auto null = make_null_device(Target::cuda);
-  const auto planned = null->make_stream("plan");
+  const auto null = make_null_device(device.facts());
+  const auto planned = null->make_stream("plan", choice);
   op(*planned, on);
   constexpr size_t sentinel = 1024;
   const size_t size = planned->scratch_wish();
@@ -214,9 +217,15 @@ inline void expect_same(const Array& cuda, const Array& cpu, const Output& allow
       << "output " << number << " of shape " << to_string(cpu.shape());
 }
 
-/// Runs the op on the CPU and twice on the GPU and compares. The outputs then hold the CPU's results; those
-/// of the GPU are returned.
-inline std::vector<Array> compare(const std::vector<Output>& outputs, const Op& op) {
+/// What a kernel gave.
+struct Result {
+  const KernelEntry* kernel;
+  std::vector<Array> outputs;
+};
+
+/// Runs the op on the CPU, and twice on the GPU with each kernel that takes the case, and compares. The
+/// outputs then hold the CPU's results; those of the GPU are returned.
+inline std::vector<Result> compare(const std::vector<Output>& outputs, const Op& op) {
   static size_t cases = 0;
   const size_t shift = ++cases % 2 == 0 ? 16 : 0;
   SCOPED_TRACE(testing::Message() << "buffers shifted by " << shift << " bytes");
@@ -225,20 +234,34 @@ inline std::vector<Array> compare(const std::vector<Output>& outputs, const Op& 
   const On host([](const Array& array) { return const_cast<Array&>(array).view(); });
   parity::Runner run;
   run([&](Stream& stream) { op(stream, host); });
-  std::vector<Array> first = run_on_cuda(outputs, start, op, shift, 0xff);
-  const std::vector<Array> second = run_on_cuda(outputs, start, op, shift, 0x3c);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_TRUE(first[i] == second[i]) << "output " << i << " differs between two runs";
-    expect_same(first[i], *outputs[i].array, outputs[i], i);
+  std::string why;
+  const DeviceFacts facts = cuda_device(why)->facts();
+  const auto null = make_null_device(facts);
+  const auto kernels = fitting_kernels(*null, facts, [&](Stream& stream) { op(stream, host); });
+  EXPECT_FALSE(kernels.empty());
+  std::vector<Result> results;
+  for (const KernelEntry* kernel : kernels) {
+    SCOPED_TRACE(kernel->name);
+    std::vector<Array> first = run_on_cuda(*kernel, outputs, start, op, shift, 0xff);
+    const std::vector<Array> second = run_on_cuda(*kernel, outputs, start, op, shift, 0x3c);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (kernel->deterministic) {
+        EXPECT_TRUE(first[i] == second[i]) << "output " << i << " differs between two runs";
+      }
+      expect_same(first[i], *outputs[i].array, outputs[i], i);
+    }
+    results.push_back({kernel, std::move(first)});
   }
-  return first;
+  return results;
 }
 
 /// compare(), and the same bits as the cpu row.
 inline void compare_bits(const std::vector<Output>& outputs, const Op& op) {
-  const std::vector<Array> results = compare(outputs, op);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_TRUE(results[i] == *outputs[i].array) << "output " << i << " differs from the cpu row";
+  for (const Result& result : compare(outputs, op)) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(result.outputs[i] == *outputs[i].array)
+          << result.kernel->name << ": output " << i << " differs from the cpu row";
+    }
   }
 }
 

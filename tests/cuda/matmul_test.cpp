@@ -1,7 +1,6 @@
-// matmul of the cuda table (cuBLASLt) and its plain kernel against the cpu row: layouts, dtypes,
-// accumulation, shapes that no tile divides, addresses that only the element aligns.
+// The kernels of matmul (cuBLASLt, plain) against the cpu row: layouts, dtypes, accumulation, shapes that no
+// tile divides, addresses that only the element aligns.
 #include "cuda/cuda_case.h"
-#include "ops/scratch.h"
 
 namespace deltatune {
 namespace {
@@ -36,18 +35,8 @@ struct Operands {
         b(parity::random(dtype, layout == MatmulLayout::nt ? Shape{s.n, s.k} : Shape{s.k, s.n}, 2)) {}
 };
 
-/// The op, or on the GPU (plain) the row of the plain table.
-void multiply(bool plain, Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
-  std::string why;
-  if (plain && stream.device().target() == Target::cuda && !stream.device().is_null()) {
-    // Past the wrapper, which would have announced the row's scratch.
-    stream.require_scratch(scratch::matmul(Target::cuda, a.dtype));
-    return cuda_plugin(why)->plain_kernels().matmul(stream, c, a, b, spec);
-  }
-  ops::matmul(stream, c, a, b, spec);
-}
-
-void check_all(bool plain, Types types) {
+TEST_P(CudaMatmul, EqualsTheCpuRow) {
+  const Types types = GetParam();
   for (const Sizes s : all_sizes) {
     for (const MatmulLayout layout : {MatmulLayout::nt, MatmulLayout::nn, MatmulLayout::tn}) {
       const Operands in(layout, types.in, s);
@@ -57,19 +46,11 @@ void check_all(bool plain, Types types) {
         Array c(types.out, {s.m, s.n});
         if (accumulate) c = parity::random(types.out, c.shape(), 3);
         compare({&c}, [&](Stream& stream, const On& on) {
-          multiply(plain, stream, on(c), on(in.a), on(in.b), {layout, accumulate});
+          ops::matmul(stream, on(c), on(in.a), on(in.b), {layout, accumulate});
         });
       }
     }
   }
-}
-
-TEST_P(CudaMatmul, EqualsTheCpuRow) {
-  check_all(false, GetParam());
-}
-
-TEST_P(CudaMatmul, PlainEqualsTheCpuRow) {
-  check_all(true, GetParam());
 }
 
 TEST_P(CudaMatmul, SlicesOfOddRows) {
@@ -77,12 +58,9 @@ TEST_P(CudaMatmul, SlicesOfOddRows) {
   const Array a = parity::random(types.in, {67, 129}, 1);
   const Array b = parity::random(types.in, {34, 129}, 2);
   Array c(types.out, {67, 33});
-  for (const bool plain : {false, true}) {
-    c = Array(types.out, c.shape());
-    compare({&c}, [&](Stream& stream, const On& on) {
-      multiply(plain, stream, on(c).slice(1, 65), on(a).slice(1, 65), on(b).slice(1, 33), {});
-    });
-  }
+  compare({&c}, [&](Stream& stream, const On& on) {
+    ops::matmul(stream, on(c).slice(1, 65), on(a).slice(1, 65), on(b).slice(1, 33), {});
+  });
 }
 
 class CudaMatmulF32 : public cuda_case::Cuda {};

@@ -85,6 +85,14 @@ TEST(Console, LiveLineHasAllFieldsWhereThereIsRoom) {
   EXPECT_EQ(live_line(example(), terminal(120), no_loss).find("\u2191"), std::string::npos);
 }
 
+TEST(Console, LinesOfARunOnSlowKernelsSaySo) {
+  StepLine slow = example();
+  slow.slow_kernels = true;
+  EXPECT_NE(live_line(slow, terminal(120), no_loss).find("slow kernels"), std::string::npos);
+  EXPECT_TRUE(plain_line(slow, "now").ends_with("  slow kernels")) << plain_line(slow, "now");
+  EXPECT_EQ(plain_line(example(), "now").find("slow"), std::string::npos);
+}
+
 TEST(Console, LiveLineNeverWraps) {
   for (const bool colour : {false, true}) {
     for (int columns = 1; columns <= 200; ++columns) {

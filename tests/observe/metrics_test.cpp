@@ -45,6 +45,26 @@ TEST(Metrics, StepEventHasTheDocumentedNames) {
   EXPECT_EQ(bare.at("time_s").as_number(), 4.21123);
 }
 
+TEST(Metrics, LinesOfARunOnSlowKernelsSaySo) {
+  StepLine line = step(1);
+  EXPECT_EQ(step_event(line).find("slow_kernels"), nullptr);
+  line.slow_kernels = true;
+  EXPECT_TRUE(step_event(line).at("slow_kernels").as_bool());
+  ScratchFolder folder;
+  {
+    MetricsWriter writer(folder / "metrics.jsonl");
+    writer.event("before", {});
+    writer.mark_slow_kernels();
+    writer.event("start", {});
+    writer.step(step(1));
+  }
+  const MetricsFile file = read_metrics(folder / "metrics.jsonl");
+  ASSERT_EQ(file.lines.size(), 3U);
+  EXPECT_EQ(file.lines[0].find("slow_kernels"), nullptr);
+  EXPECT_TRUE(file.lines[1].at("slow_kernels").as_bool());
+  EXPECT_TRUE(file.lines[2].at("slow_kernels").as_bool());
+}
+
 TEST(Metrics, NonFiniteNumbersAreNull) {
   StepLine line = step(1);
   line.loss = std::nan("");

@@ -16,11 +16,11 @@ class GarbageDevice final : public Device {
   const char* name() const override { return "garbage"; }
   Target target() const override { return Target::cpu; }
   size_t available_bytes() const override { return size_t{1} << 30; }
-  std::unique_ptr<Stream> make_stream(std::string name) override {
-    return std::make_unique<Inline>(*this, cpu_kernels(), std::move(name));
-  }
 
  protected:
+  std::unique_ptr<Stream> open_stream(std::string name, const KernelChoice& choice) override {
+    return std::make_unique<Inline>(*this, cpu_kernels(), choice, std::move(name));
+  }
   std::byte* allocate_raw(size_t bytes) override {
     void* memory = ::operator new (bytes + 1, std::align_val_t{256});
     std::memset(memory, 0xff, bytes);

@@ -118,7 +118,7 @@ TEST(ChooseKeepTest, AutoFillsTheBudget) {
   const auto bytes = [&](const char* policy) {
     Config fixed = config;
     fixed.recompute = policy;
-    const KeepChoice choice = choose_keep(fixed, source, Target::cpu, 1, 0);
+    const KeepChoice choice = choose_keep(fixed, source, DeviceFacts{}, 1, 0);
     EXPECT_EQ(choice.name, policy) << "a named policy is used whatever it costs";
     return choice.plan_bytes;
   };
@@ -127,14 +127,14 @@ TEST(ChooseKeepTest, AutoFillsTheBudget) {
   EXPECT_GT(cheap, block);
   const uint64_t margin = recompute_margin(Target::cpu);
   const auto chosen = [&](uint64_t room) {
-    return choose_keep(config, source, Target::cpu, 1, room + margin);
+    return choose_keep(config, source, DeviceFacts{}, 1, room + margin);
   };
   EXPECT_EQ(chosen(none).name, "none");
   EXPECT_EQ(chosen(none).recompute_seconds, 0);
   EXPECT_EQ(chosen(none - 1).name, "auto");
   // A block whose slots are more than the other's can keep some of them where they would lie anyway.
   EXPECT_LE(chosen(block).plan_bytes, block);
-  EXPECT_EQ(choose_keep(config, source, Target::cpu, 1, 0).name, "block")
+  EXPECT_EQ(choose_keep(config, source, DeviceFacts{}, 1, 0).name, "block")
       << "the smallest, for the message that it does not fit";
   double seconds = chosen(block).block_seconds;
   size_t bytes_before = 0;
@@ -166,11 +166,11 @@ TEST(ChooseKeepTest, TheOrderOfThe27B) {
   const ModelSource source = open_model(config.model_name_or_path, "random");
   Config block = config;
   block.recompute = "block";
-  const KeepChoice none = choose_keep(block, source, Target::cuda, 8, 0);
+  const KeepChoice none = choose_keep(block, source, planned_cuda(90), 8, 0);
   EXPECT_EQ(none.name, "block");
   const auto with_gib = [&](double gib) {
     const auto more = static_cast<uint64_t>(gib * double(1 << 30));
-    return choose_keep(config, source, Target::cuda, 8,
+    return choose_keep(config, source, planned_cuda(90), 8,
                        none.plan_bytes + more + recompute_margin(Target::cuda));
   };
   const KeepChoice five = with_gib(5.1);

@@ -1,0 +1,146 @@
+// Shapes by name, rows by lengths, weights by a generator.
+#include "train/bench_model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/rng.h"
+#include "embedded.h"
+#include "ops/ops.h"
+#include "train/random_fill.h"
+
+namespace deltatune {
+namespace {
+
+struct Known {
+  const char* name;
+  std::string_view (*config)();
+};
+constexpr Known known[] = {{"qwen3.5-0.8b", embedded::qwen35_08b_json},
+                           {"qwen3.5-4b", embedded::qwen35_4b_json},
+                           {"qwen3.5-9b", embedded::qwen35_9b_json},
+                           {"qwen3.8-27b", embedded::qwen38_27b_json}};
+
+std::string known_names() {
+  std::string out;
+  for (const Known& model : known) out += (out.empty() ? "" : ", ") + std::string(model.name);
+  return out;
+}
+
+constexpr int32_t default_length = 1240;
+
+}  // namespace
+
+ModelConfig bench_model_config(const std::string& name) {
+  for (const Known& model : known) {
+    if (name == model.name) return ModelConfig::from_json(json::parse(model.config(), name), name);
+  }
+  fs::path path = name;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) path /= "config.json";
+  if (!fs::is_regular_file(path, ignored)) {
+    throw Error(ErrorKind::usage, format("no model shape is known as {}", name), "--model",
+                "give a folder with config.json, such a file, or one of " + known_names());
+  }
+  return ModelConfig::from_json(json::parse_file(path.string()), path.string());
+}
+
+ModelConfig with_layers(ModelConfig config, const std::vector<size_t>& layers) {
+  std::vector<bool> kinds;
+  for (const size_t layer : layers) kinds.push_back(config.full_attention.at(layer));
+  config.full_attention = std::move(kinds);
+  return config;
+}
+
+std::vector<size_t> one_of_each_kind(const ModelConfig& config) {
+  std::vector<size_t> out;
+  for (const bool kind : {false, true}) {
+    const auto at = std::find(config.full_attention.begin(), config.full_attention.end(), kind);
+    if (at != config.full_attention.end())
+      out.push_back(static_cast<size_t>(at - config.full_attention.begin()));
+  }
+  return out;
+}
+
+std::vector<int32_t> bench_lengths(const std::string& path) {
+  if (path.empty()) return {default_length};
+  std::vector<int32_t> out;
+  const std::string text = read_file(path);
+  int64_t number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    ++number;
+    line = line.substr(0, line.find('#'));
+    while (!line.empty() && (line.back() == ' ' || line.back() == '\r' || line.back() == '\t'))
+      line.remove_suffix(1);
+    if (line.empty()) continue;
+    int32_t length = 0;
+    const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), length);
+    if (error != std::errc() || rest != line.data() + line.size() || length < 1) {
+      throw Error(ErrorKind::data, format("{} is no document length", json::quote(line)),
+                  format("{}, line {}", path, number), "write one whole number above 0 a line");
+    }
+    out.push_back(length);
+  }
+  if (out.empty()) throw Error(ErrorKind::data, "no document length in the file", path, "write one a line");
+  return out;
+}
+
+Batch bench_batch(const std::vector<int32_t>& lengths, int64_t tokens, int64_t vocabulary) {
+  Batch batch;
+  Rng rng(1, 2);
+  batch.cu_seqlens = {0};
+  for (size_t d = 0; static_cast<int64_t>(batch.tokens.size()) < tokens; ++d) {
+    const int64_t left = tokens - static_cast<int64_t>(batch.tokens.size());
+    const int64_t length = std::min<int64_t>(left, lengths[d % lengths.size()]);
+    for (int64_t t = 0; t < length; ++t) {
+      batch.tokens.push_back(static_cast<int32_t>(rng.below(static_cast<uint64_t>(vocabulary))));
+      batch.positions.push_back(static_cast<int32_t>(t));
+      if (t > 0) batch.targets.push_back(batch.tokens.back());
+    }
+    batch.targets.push_back(-100);
+    batch.num_targets += length - 1;
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
+    ++batch.documents;
+  }
+  batch.real_tokens = tokens;
+  return batch;
+}
+
+void fill_random(Engine& engine) {
+  Stream& stream = engine.stream();
+  ParamStore& store = engine.store();
+  RandomFill random;
+  for (const StateTensor& state : store.state()) {
+    const bool moment = state.name.ends_with(".m") || state.name.ends_with(".v");
+    if (!moment) random.normal(stream, state.data, 0.02);
+  }
+  store.refresh_storage(stream);
+  const std::vector<Param>& params = store.table().params;
+  for (size_t i = 0; i < params.size(); ++i) {
+    const CTensor& weights = store.weights()[i];
+    const Tensor x{const_cast<std::byte*>(weights.data), weights.dtype, weights.shape};
+    switch (params[i].init) {
+      case Init::normal:
+        break;
+      case Init::zeros:
+        ops::fill(stream, x, 0);
+        break;
+      case Init::ones:
+        ops::fill(stream, x, 1);
+        break;
+      case Init::log_uniform:
+        random.uniform(stream, x, 0, std::log(16.0));
+        break;
+    }
+  }
+  stream.sync();
+}
+
+}  // namespace deltatune
