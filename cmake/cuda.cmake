@@ -9,8 +9,41 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit REQUIRED)
 
+# cuDNN's attention needs cudnn.h and the headers of cudnn-frontend (PyPI nvidia-cudnn-frontend; later ones than
+# 1.16 want NVRTC and are not tried): in a Python environment, or wherever CMAKE_PREFIX_PATH says. Without them the
+# plug-in has its own kernels only. cuDNN itself is opened at run time.
+find_program(python NAMES python3 python)
+if(python)
+  execute_process(COMMAND ${python} -c "import sysconfig; print(sysconfig.get_path('purelib'))"
+    OUTPUT_VARIABLE site_packages OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+file(GLOB venv_packages ${CMAKE_SOURCE_DIR}/.deps/*/lib/python3*/site-packages ${CMAKE_SOURCE_DIR}/.deps/cuda)
+list(TRANSFORM venv_packages APPEND /include OUTPUT_VARIABLE frontend_hints)
+list(TRANSFORM venv_packages APPEND /nvidia/cudnn/include OUTPUT_VARIABLE cudnn_hints)
+find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend_version.h HINTS ${frontend_hints} ${site_packages}/include)
+find_path(CUDNN_INCLUDE_DIR cudnn.h
+  HINTS ${cudnn_hints} ${site_packages}/nvidia/cudnn/include ${CUDAToolkit_INCLUDE_DIRS})
+set(cudnn_sources src/cuda/cudnn/absent.cpp)
+if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
+  file(STRINGS ${CUDNN_FRONTEND_INCLUDE_DIR}/cudnn_frontend_version.h frontend_version
+    REGEX "define CUDNN_FRONTEND_M(AJOR|INOR)_VERSION")
+  string(REGEX REPLACE "[^;]*VERSION ([0-9]+)[^;]*" "\\1" frontend_version "${frontend_version}")
+  string(REPLACE ";" "." frontend_version "${frontend_version}")
+  if(frontend_version VERSION_GREATER_EQUAL 1.9 AND frontend_version VERSION_LESS_EQUAL 1.16)
+    set(cudnn_sources src/cuda/cudnn/attention.cpp src/cuda/cudnn/library.cpp)
+    # Half the compile time of -O2; what it does at run time is call cuDNN.
+    set_source_files_properties(src/cuda/cudnn/attention.cpp PROPERTIES
+      COMPILE_OPTIONS "-O1;-isystem${CUDNN_FRONTEND_INCLUDE_DIR};-isystem${CUDNN_INCLUDE_DIR}"
+      COMPILE_DEFINITIONS CUDNN_FRONTEND_SKIP_JSON_LIB)
+    set_source_files_properties(src/cuda/cudnn/library.cpp PROPERTIES
+      COMPILE_OPTIONS "-isystem${CUDNN_INCLUDE_DIR}")
+  endif()
+  message(STATUS "cudnn-frontend ${frontend_version} in ${CUDNN_FRONTEND_INCLUDE_DIR}")
+endif()
+message(STATUS "attention by cuDNN: ${cudnn_sources}")
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/kernels/*.cu)
-add_library(deltatune_cuda MODULE ${cuda_sources})
+add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources})
 # No static library of ours: what the plug-in uses of the core is the binary's, so that there is one copy of it.
 target_include_directories(deltatune_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 # 554: nvcc overlooks that View's conversion to a read-only view is constrained to writable ones.
@@ -22,5 +55,5 @@ endif()
 # Element by element the same bits as the cpu row: no contraction to FMA where the bytes are the limit anyway.
 set_source_files_properties(src/cuda/kernels/elementwise.cu src/cuda/kernels/optimizer.cu
   PROPERTIES COMPILE_OPTIONS --fmad=false)
-target_link_libraries(deltatune_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt)
+target_link_libraries(deltatune_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
 set_target_properties(deltatune_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} POSITION_INDEPENDENT_CODE ON)

@@ -34,6 +34,15 @@ void attention_forward_mma(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, 
 void attention_backward_mma(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK,
                             CTensor o_THK, CTensor q_THK, CTensor k_TGK, CTensor proj_TN, CTensor lse_HT,
                             const Segments&, AttentionShape);
+/// The same on sm_90a with wgmma, heads of 256.
+void attention_forward_wgmma(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTensor k_TGK,
+                             CTensor proj_TN, const Segments&, AttentionShape);
+void attention_backward_wgmma(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK,
+                              CTensor o_THK, CTensor q_THK, CTensor k_TGK, CTensor proj_TN, CTensor lse_HT,
+                              const Segments&, AttentionShape);
+/// Forward by cuDNN 9.18 or later: sm_90, up to cudnn_max_documents documents a row; not deterministic.
+void attention_forward_cudnn(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTensor k_TGK,
+                             CTensor proj_TN, const Segments&, AttentionShape);
 void sigmoid_gate_forward(Stream&, Tensor y_THK, CTensor o_THK, CTensor proj_TN, AttentionShape);
 void sigmoid_gate_backward(Stream&, Tensor do_THK, Tensor dproj_TN, CTensor dy_THK, CTensor o_THK,
                            CTensor proj_TN, AttentionShape);

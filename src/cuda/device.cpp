@@ -2,6 +2,7 @@
 #include "cuda/device.h"
 
 #include "cuda/check.h"
+#include "cuda/cudnn/library.h"
 #include "cuda/kernel_functions.h"
 
 namespace deltatune::cuda {
@@ -125,7 +126,7 @@ std::unique_ptr<Stream> CudaDevice::open_stream(std::string name, const KernelCh
 }
 
 DeviceFacts CudaDevice::facts() const {
-  return {Target::cuda, properties_.major * 10 + properties_.minor, 0};
+  return {Target::cuda, properties_.major * 10 + properties_.minor, cudnn_library().version};
 }
 
 void CudaDevice::prepare(Stream& stream, MatmulTuning& tuning) {

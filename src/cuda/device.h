@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "cuda/cudnn/attention.h"
 #include "cuda/matmul.h"
 #include "ops/kernels.h"
 #include "tensor/device.h"
@@ -52,6 +53,7 @@ class CudaDevice final : public Device {
   size_t available_bytes() const override;
   const cudaDeviceProp& properties() const { return properties_; }
   MatmulPlans& matmul_plans() { return matmul_plans_; }
+  AttentionPlans& attention_plans() { return attention_plans_; }
 
  protected:
   std::unique_ptr<Stream> open_stream(std::string name, const KernelChoice& choice) override;
@@ -64,6 +66,7 @@ class CudaDevice final : public Device {
   std::string name_;
   cudaDeviceProp properties_{};
   MatmulPlans matmul_plans_;
+  AttentionPlans attention_plans_;
   std::map<KernelChoice, Kernels> tables_;  // streams point into it; none is ever removed
 };
 

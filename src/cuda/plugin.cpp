@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "cuda/check.h"
+#include "cuda/cudnn/library.h"
 #include "cuda/device.h"
 #include "cuda/kernel_functions.h"
 #include "ops/cuda_plugin.h"
@@ -33,8 +34,10 @@ std::string versions() {
   cudaRuntimeGetVersion(&runtime);
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info);
+  const CudnnLibrary& cudnn = cudnn_library();
   return "CUDA driver " + std::to_string(driver) + ", runtime " + std::to_string(runtime) + "\ncuBLASLt " +
-         std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?");
+         std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?") + "\ncuDNN " +
+         (cudnn.version ? std::to_string(cudnn.version) + " " + cudnn.path : "none: " + cudnn.why);
 }
 
 std::vector<std::string> kernel_names() {

@@ -105,15 +105,38 @@ size_t gated_delta_forward(const OpShape& s) {
   return GdnForwardScratch(s.gdn, s.max_chunks, s.max_documents).bytes();
 }
 
+/// KiB of shared memory that a block may have (CUDA C++ Programming Guide, "Compute Capabilities").
+int shared_kib(int sm) {
+  if (sm >= 90 && sm < 120) return 227;
+  return sm == 80 || sm == 87 ? 163 : 99;
+}
 const char* attention_heads(const KernelRequest& r) {
   const int64_t dim = r.attention.head_dim;
-  return dim == 64 || dim == 128 || dim == 256 ? nullptr : "needs attention heads of 64, 128 or 256";
+  if (dim != 64 && dim != 128 && dim != 256) return "needs attention heads of 64, 128 or 256";
+  const int needed = dim == 256 ? 210 : dim == 128 ? 114 : 66;
+  return needed <= shared_kib(r.device.sm) ? nullptr : "needs more shared memory for heads of this size";
+}
+const char* wide_attention_heads(const KernelRequest& r) {
+  if (r.device.sm != 90) return "is made for sm_90";
+  return r.attention.head_dim == 256 ? nullptr : "needs attention heads of 256";
 }
 const char* gdn_heads(const KernelRequest& r) {
   if (r.gdn.key_dim != 128 || r.gdn.value_dim != 128) return "needs delta-rule heads of 128";
   return r.gdn.ratio() <= 3 ? nullptr : "needs 1 to 3 value heads a key head";
 }
 }  // namespace mma
+
+// Scratch and requirements of cuDNN's attention.
+namespace cudnn {
+size_t attention_forward(const OpShape& s) {
+  return attention_forward_cudnn_scratch(s.attention, s.rows);
+}
+const char* attention(const KernelRequest& r) {
+  static_assert(cudnn_max_documents == 64);
+  if (r.max_documents > cudnn_max_documents) return "holds at most 64 documents a row (max_documents)";
+  return mma::attention_heads(r);
+}
+}  // namespace cudnn
 
 constexpr KernelSpeed slow = KernelSpeed::plain, fast = KernelSpeed::fast, only = KernelSpeed::only;
 constexpr bool bf16_only = true;
@@ -165,9 +188,15 @@ constexpr KernelEntry list[] = {
     {"qk_norm_rope_forward.plain", Op::qk_norm_rope_forward, gpu, slow, plain::attention_heads},
     {"qk_norm_rope_backward.plain", Op::qk_norm_rope_backward, gpu, slow, plain::attention_heads,
      plain::qk_norm_rope_backward},
+    {"attention_forward.cudnn", Op::attention_forward, gpu, fast, cudnn::attention, cudnn::attention_forward,
+     bf16_only, 90, 91800, false, false},
+    {"attention_forward.wgmma", Op::attention_forward, gpu, fast, mma::wide_attention_heads,
+     mma::attention_forward, bf16_only, 90},
     {"attention_forward.mma", Op::attention_forward, gpu, fast, mma::attention_heads, mma::attention_forward,
      bf16_only},
     {"attention_forward.plain", Op::attention_forward, gpu, slow, plain::attention_heads},
+    {"attention_backward.wgmma", Op::attention_backward, gpu, fast, mma::wide_attention_heads,
+     mma::attention_backward, bf16_only, 90},
     {"attention_backward.mma", Op::attention_backward, gpu, fast, mma::attention_heads, mma::attention_backward,
      bf16_only},
     {"attention_backward.plain", Op::attention_backward, gpu, slow, plain::attention_heads,

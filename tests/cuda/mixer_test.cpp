@@ -352,8 +352,8 @@ TEST_P(CudaMixer, AttentionLargeScores) {
   c.backward();
 }
 
-TEST_P(CudaMixer, AttentionDocumentsDoNotLeak) {
-  AttentionCase c(GetParam(), {2, 1, 32, 32}, {70, 65, 90});
+void check_attention_leaks(DType dtype, int64_t head_dim) {
+  AttentionCase c(dtype, {2, 1, head_dim, 32}, {70, 65, 90});
   const auto before = c.forward();
   const auto gradients = c.backward();
   for (Array* x : {&c.q, &c.k, &c.proj, &c.d_o}) disturb(*x, 70, 135);
@@ -361,6 +361,31 @@ TEST_P(CudaMixer, AttentionDocumentsDoNotLeak) {
   const auto gradients_after = c.backward();
   expect_same_outside(before, after);
   expect_same_outside(gradients, gradients_after);
+}
+
+/// Heads of 256, for which there are kernels of their own: several tiles of queries and keys, large scores.
+TEST_P(CudaMixer, AttentionOfWideHeads) {
+  AttentionCase c(GetParam(), {6, 2, 256, 64}, {515, 1, 193, 64});
+  c.forward();
+  c.backward();
+  AttentionCase large(GetParam(), {2, 1, 256, 64}, {150});
+  for (Array* x : {&large.q, &large.k}) {
+    std::vector<double> values = x->values();
+    for (double& value : values) value *= 5;
+    x->set(values);
+  }
+  large.forward();
+  large.backward();
+  AttentionCase many(GetParam(), {2, 1, 256, 64}, ones(200));
+  many.forward();
+  many.backward();
+}
+
+TEST_P(CudaMixer, AttentionDocumentsDoNotLeak) {
+  for (const int64_t head_dim : {32, 256}) {
+    SCOPED_TRACE(testing::Message() << "heads of " << head_dim);
+    check_attention_leaks(GetParam(), head_dim);
+  }
 }
 
 TEST_P(CudaMixer, QkNormRope) {

@@ -13,7 +13,6 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/kernels/shared.cuh"
 #include "cuda/ptx/mma.cuh"
-#include "ops/segments.h"
 
 namespace deltatune::cuda::attention_mma {
 
@@ -25,7 +24,7 @@ static_assert(sizeof(Work) == 16);
 
 /// A list of work in device memory.
 struct WorkList {
-  int32_t* state;  ///< [0] entries in the list, [1] entries taken (times the heads)
+  int32_t* state;  ///< [0] entries in the list, [1] taken from it (times the heads)
   Work* entries;   ///< room for every chunk
 };
 
@@ -49,14 +48,30 @@ struct Call {
 
 inline constexpr float log2_e = 1.4426950408889634f;
 
-/// The next entry for this block, the same in every thread; shared memory of before may be overwritten.
-__device__ inline int take(const WorkList& work) {
-  __shared__ int taken;
-  __syncthreads();
-  if (threadIdx.x == 0) taken = atomicAdd(work.state + 1, 1);
-  __syncthreads();
-  return taken;
-}
+/// Hands a block its entries (times heads): the first is its own number, the others come from the counter.
+/// The answer is asked for while an entry is worked on, so that nobody waits for it.
+class Queue {
+ public:
+  __device__ explicit Queue(const WorkList& work)
+      : counter_(work.state + 1), item_(static_cast<int>(blockIdx.x)) {}
+  __device__ int item() const { return item_; }
+  /// Once for each entry.
+  __device__ void ask() {
+    if (threadIdx.x == 0) next_ = static_cast<int>(gridDim.x) + atomicAdd(counter_, 1);
+  }
+  /// At its end; shared memory of before may be overwritten afterwards. There is a barrier of the block
+  /// between two calls.
+  __device__ void advance() {
+    __shared__ int taken;
+    if (threadIdx.x == 0) taken = next_;
+    __syncthreads();
+    item_ = taken;
+  }
+
+ private:
+  int32_t* counter_;
+  int item_, next_ = 0;
+};
 
 /// Copies `Rows` rows of D elements into a tile without waiting; rows from `valid` on become 0.
 template <int D, int Rows, int Threads>

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(Query<D>::threads, 1)
   const int row = row0 + lane / 4;  // and row + 8
   const float c = call.scale * log2_e;
   const int count = call.work.state[0] * call.heads;
-  for (int item = take(call.work); item < count; item = take(call.work)) {
+  for (Queue queue(call.work); queue.item() < count; queue.advance()) {
+    const int item = queue.item();
     const Work work = call.work.entries[item / call.heads];
     const int head = item % call.heads;
     const int64_t begin = work.begin, first = begin - work.position;
@@ -154,6 +155,7 @@ __global__ void __launch_bounds__(Query<D>::threads, 1)
       to_operand(ds, s);
       multiply_nn<D>(out, ds, k_tile, 0);
     }
+    queue.ask();
     store_rows(dq + q_at + row0 * call.q_stride, call.q_stride, work.rows - row0, out[0], call.scale,
                call.scale);
   }
@@ -187,7 +189,8 @@ __global__ void __launch_bounds__(Key<D>::threads, 1)
   const int out_row = warp / 4 * 32, out_column = warp % 4 * columns;
   const float c = call.scale * log2_e;
   const int count = call.work.state[0] * call.kv_heads;
-  for (int item = take(call.work); item < count; item = take(call.work)) {
+  for (Queue queue(call.work); queue.item() < count; queue.advance()) {
+    const int item = queue.item();
     const Work work = call.work.entries[item / call.kv_heads];
     const int kv_head = item % call.kv_heads;
     const int64_t begin = work.begin;
@@ -287,6 +290,7 @@ __global__ void __launch_bounds__(Key<D>::threads, 1)
       query += K::queries;
       if (query >= work.last - work.begin) query = 0;
     }
+    queue.ask();
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const int row = out_row + m * 16;

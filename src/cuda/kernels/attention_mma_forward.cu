@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(Forward<D>::threads, 1)
   const int row = row0 + lane / 4;  // and row + 8
   const float c = call.scale * log2_e;
   const int count = call.work.state[0] * call.heads;
-  for (int item = take(call.work); item < count; item = take(call.work)) {
+  for (Queue queue(call.work); queue.item() < count; queue.advance()) {
+    const int item = queue.item();
     const Work work = call.work.entries[item / call.heads];
     const int head = item % call.heads;
     const int64_t begin = work.begin, first = begin - work.position;
@@ -125,6 +126,7 @@ __global__ void __launch_bounds__(Forward<D>::threads, 1)
       to_operand(p, s);
       multiply_nn<D>(out, p, k_tile + F::k_bytes, 0);
     }
+    queue.ask();
     sum[0] = row_sum(sum[0]);
     sum[1] = row_sum(sum[1]);
     store_rows(o + q_at + row0 * call.q_stride, call.q_stride, work.rows - row0, out[0], 1.0f / sum[0],

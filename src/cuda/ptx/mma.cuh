@@ -65,6 +65,21 @@ __device__ inline void store_shared(uint32_t to, uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
 
+/// Loads 16 bytes from a shared-memory address that is a multiple of 16.
+__device__ inline uint4 load_shared_16(uint32_t from) {
+  uint4 x;
+  asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "r"(from)
+               : "memory");
+  return x;
+}
+/// x, but the compiler takes it for a new value at each call: what is computed from it is not moved ahead.
+__device__ inline int computed_here(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// Two floats rounded to nearest even, `low` in the lower half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
