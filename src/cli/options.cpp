@@ -197,12 +197,13 @@ void memory_rows(Table& t) {
         "auto may choose smaller optimizer states where the full ones do not fit; fixed takes the keys below")
       .one_of({"auto", "fixed"});
   t.add("optim_dtype", &Config::optim_dtype, training, "storage of Adam's two moments")
-      .one_of({"f32", "bf16"})
-      .not_yet({"bf16"});
-  t.add("master_weights", &Config::master_weights, training, "keep an fp32 copy of the weights").not_yet();
-  t.add("weight_rounding", &Config::weight_rounding, training, "rounding of updates without master weights")
-      .one_of({"nearest", "stochastic"})
-      .not_yet({"stochastic"});
+      .one_of({"f32", "bf16"});
+  t.add("master_weights", &Config::master_weights, training,
+        "keep an fp32 copy of bf16 weights; without it most updates are lost unless weight_rounding is "
+        "stochastic");
+  t.add("weight_rounding", &Config::weight_rounding, training,
+        "rounding of what the optimizer keeps in bf16: weights without master_weights, moments")
+      .one_of({"nearest", "stochastic"});
   t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")
       .one_of({"f32", "bf16"})
       .not_yet({"bf16"});

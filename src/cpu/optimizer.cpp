@@ -1,14 +1,17 @@
 // Gradient norm, clipping factor and AdamW.
 //
 // sum_squares adds blocks of 4096 elements in double and the blocks in order, so the norm does not depend on
-// threads. AdamW is element by element in fp32: decay, moments, update, in this order; with a non-finite norm
-// it changes nothing.
+// threads. AdamW is element by element in fp32: decay, moments, update, in this order; what is kept in bf16
+// is rounded at the end. With a non-finite norm it changes nothing.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <type_traits>
 
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/vector.h"
+#include "ops/rounding.h"
 #include "ops/scratch.h"
 
 namespace deltatune::cpu {
@@ -40,6 +43,52 @@ inline float updated(float p, float& m, float& v, float gradient, const Step& st
   m = step.beta1 * m + (1.0f - step.beta1) * g;
   v = step.beta2 * v + (1.0f - step.beta2) * g * g;
   return p * step.decay - step.rate * (m / step.correction1) / (std::sqrt(v / step.correction2) + step.eps);
+}
+
+/// Rounds x to T; `random` counts where T is bf16 and rounding is stochastic.
+template <class T>
+inline T rounded(float x, Rounding rounding, uint32_t random) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    if (rounding == Rounding::stochastic) return {round_stochastic(std::bit_cast<uint32_t>(x), random)};
+  }
+  return narrow<T>(x);
+}
+
+/// P: dtype of the master, which may be the parameter itself; M: of the moments.
+template <class P, class M>
+void update_all(const AdamwTensors& tensors, Tensor master_n, const float* scalars, const Step& step,
+                const AdamwOptions& options) {
+  P* master = master_n.as<P>();
+  M* m = tensors.m_n.as<M>();
+  M* v = tensors.v_n.as<M>();
+  const float* gradient = tensors.grad_n.as<float>();
+  const auto number = static_cast<uint32_t>(scalars[StepScalar::step]);
+  constexpr bool narrow_any = std::is_same_v<P, bf16> || std::is_same_v<M, bf16>;
+  const bool stochastic = narrow_any && options.rounding == Rounding::stochastic;
+  parallel_for(tensors.m_n.count(), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      RoundingBits random{};
+      if (stochastic) {
+        const auto element = static_cast<uint64_t>(tensors.first + i);
+        random =
+            rounding_bits(rounding_words(options.seed, tensors.group, number, element / 2), element % 2 != 0);
+      }
+      float first = widen(m[i]);
+      float second = widen(v[i]);
+      master[i] = rounded<P>(updated(widen(master[i]), first, second, gradient[i], step), options.rounding,
+                             random.param);
+      m[i] = rounded<M>(first, options.rounding, random.m);
+      v[i] = rounded<M>(second, options.rounding, random.v);
+    }
+    if constexpr (std::is_same_v<P, float>) {
+      if (tensors.master_n.empty()) return;
+      if (tensors.param_n.dtype == DType::f32) {
+        std::copy(master + begin, master + end, tensors.param_n.as<float>() + begin);
+      } else {
+        store_row(tensors.param_n.as<bf16>() + begin, master + begin, end - begin);
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -85,19 +134,20 @@ void adamw(Stream&, AdamwTensors tensors, CTensor scalars_8, AdamwOptions option
   const auto* scalars = scalars_8.as<float>();
   if (scalars[StepScalar::nonfinite] != 0) return;
   const Step step = step_of(scalars, options);
-  float* m = tensors.m_n.as<float>();
-  float* v = tensors.v_n.as<float>();
-  const float* gradient = tensors.grad_n.as<float>();
-  float* master = (tensors.master_n.empty() ? tensors.param_n : tensors.master_n).as<float>();
-  parallel_for(tensors.m_n.count(), grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) master[i] = updated(master[i], m[i], v[i], gradient[i], step);
-    if (tensors.master_n.empty()) return;
-    if (tensors.param_n.dtype == DType::f32) {
-      std::copy(master + begin, master + end, tensors.param_n.as<float>() + begin);
+  const Tensor master = tensors.master_n.empty() ? tensors.param_n : tensors.master_n;
+  const auto by_moments = [&](auto zero) {
+    using P = decltype(zero);
+    if (tensors.m_n.dtype == DType::f32) {
+      update_all<P, float>(tensors, master, scalars, step, options);
     } else {
-      store_row(tensors.param_n.as<bf16>() + begin, master + begin, end - begin);
+      update_all<P, bf16>(tensors, master, scalars, step, options);
     }
-  });
+  };
+  if (master.dtype == DType::f32) {
+    by_moments(float{});
+  } else {
+    by_moments(bf16{});
+  }
 }
 
 }  // namespace deltatune::cpu

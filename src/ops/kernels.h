@@ -83,22 +83,30 @@ struct StepScalar {
   static constexpr int gradient_scale = 4;    ///< out of grad_scale: inverse_count times the clip factor
   static constexpr int gradient_norm = 5;     ///< out of grad_scale: of the mean loss, before clipping
   static constexpr int nonfinite = 6;         ///< out of grad_scale: 1 if the norm is not finite, else 0
+  static constexpr int step = 7;  ///< n, the number of this update from 1: keys stochastic rounding
   static constexpr int count = 8;
 };
 
 /// One parameter range in the optimizer; all of one length n.
 struct AdamwTensors {
-  Tensor param_n;   ///< storage dtype; written
-  Tensor master_n;  ///< f32, read and written; empty: param_n is f32 and its own master
-  Tensor m_n;       ///< f32
-  Tensor v_n;       ///< f32
-  CTensor grad_n;   ///< f32, of the loss sum
+  Tensor param_n;      ///< storage dtype; written
+  Tensor master_n;     ///< f32, read and written; empty: param_n, f32 or bf16, is its own master
+  Tensor m_n;          ///< f32 or bf16
+  Tensor v_n;          ///< dtype of m_n
+  CTensor grad_n;      ///< f32, of the loss sum
+  int64_t first = 0;   ///< number of element 0 in its group, on any rank: keys stochastic rounding
+  uint32_t group = 0;  ///< number of the group
 };
+/// How moments and parameters that are kept in bf16 are rounded. A copy of an f32 master is always the
+/// nearest.
+enum class Rounding { nearest, stochastic };
 struct AdamwOptions {
   float beta1 = 0.9f;
   float beta2 = 0.95f;
   float eps = 1e-8f;
   float weight_decay = 0;
+  Rounding rounding = Rounding::nearest;
+  uint64_t seed = 0;  ///< of stochastic rounding
 };
 
 struct Kernels {

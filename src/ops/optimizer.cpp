@@ -29,17 +29,21 @@ void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions
   const Check check{"adamw"};
   check.rank("m_n", tensors.m_n, tensors.m_n.shape.rank);
   const Shape& shape = tensors.m_n.shape;
-  check.input("m_n", tensors.m_n, DType::f32, shape);
-  check.input("v_n", tensors.v_n, DType::f32, shape);
+  const DType moments = tensors.m_n.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+  check.input("m_n", tensors.m_n, moments, shape);
+  check.input("v_n", tensors.v_n, moments, shape);
   check.input("grad_n", tensors.grad_n, DType::f32, shape);
   check.output("master_n", tensors.master_n, DType::f32, shape);
   const bool own_master = tensors.master_n.empty();
-  const bool narrow_param = !own_master && tensors.param_n.dtype == DType::bf16;
+  const bool narrow_param = tensors.param_n.dtype == DType::bf16;
   check.input("param_n", tensors.param_n, narrow_param ? DType::bf16 : DType::f32, shape);
   check.input("scalars_8", scalars_8, DType::f32, {StepScalar::count});
   const double count = static_cast<double>(shape.count());
-  const double moved = bytes_of({tensors.param_n, tensors.grad_n}) + (own_master ? 4 * count : 8 * count);
-  const OpScope scope(stream, Op::adamw, {.bytes = moved + 16 * count, .flops = 16 * count});
+  // Read and written: the moments and the master, be it apart or not; the copy of a master is only written.
+  const double moved = bytes_of({tensors.param_n, tensors.grad_n}) +
+                       (own_master ? bytes_of({tensors.param_n}) : 8 * count) +
+                       2 * bytes_of({tensors.m_n, tensors.v_n});
+  const OpScope scope(stream, Op::adamw, {.bytes = moved, .flops = 16 * count});
   submit(stream, [=, &stream] { stream.kernels().adamw(stream, tensors, scalars_8, options); });
 }
 

@@ -17,7 +17,8 @@ void sum_squares(Stream&, Tensor sum_1, CTensor x_n);
 void grad_scale(Stream&, Tensor scalars_8, CTensor sum_1, float max_norm);
 /// g = grad gradient_scale;  p = p (1 - lr weight_decay);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
 /// p = p - lr (m / bias_correction1) / (sqrt(v / bias_correction2) + eps), in fp32 on the master;
-/// param = p, rounded. Where nonfinite is set nothing changes.
+/// param = p, rounded. Where nonfinite is set nothing changes. m, v and a parameter without master may be
+/// kept in bf16: they are widened, computed in fp32 and rounded as options.rounding says (ops/rounding.h).
 void adamw(Stream&, AdamwTensors, CTensor scalars_8, AdamwOptions);
 
 }  // namespace deltatune::ops

@@ -37,7 +37,7 @@ ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& tab
 }
 
 void ParamStore::place_groups() {
-  const bool master = options_.train && options_.storage != DType::f32;
+  const bool master = options_.train && options_.master && options_.storage != DType::f32;
   const auto count_groups = table_.groups.size();
   // One buffer per kind of state over all groups: a handful of allocations, and the plan reads like a table.
   int64_t elements = 0;
@@ -46,12 +46,16 @@ void ParamStore::place_groups() {
   const Tensor weights =
       take(device_, buffers_, options_.storage, elements, format("weights {}", name_of(options_.storage)));
   const Tensor f32_weights = take(device_, buffers_, DType::f32, layout_.f32_elements, "weights kept in f32");
-  Tensor masters, m, v, grads;
+  Tensor masters, m, v, f32_m, f32_v, grads;
   if (options_.train) {
     grads = take(device_, buffers_, DType::f32, with_f32, "gradients f32");
     if (master) masters = take(device_, buffers_, DType::f32, elements, "master weights f32");
-    m = take(device_, buffers_, DType::f32, with_f32, "Adam m f32");
-    v = take(device_, buffers_, DType::f32, with_f32, "Adam v f32");
+    const DType dtype = options_.moments;
+    m = take(device_, buffers_, dtype, elements, format("Adam m {}", name_of(dtype)));
+    v = take(device_, buffers_, dtype, elements, format("Adam v {}", name_of(dtype)));
+    // A few thousand values each: rounding them would save nothing.
+    f32_m = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam m of weights kept in f32");
+    f32_v = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam v of weights kept in f32");
     sum_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm");
   }
   int64_t at = 0;
@@ -63,8 +67,8 @@ void ParamStore::place_groups() {
     group.weights = f32_group ? f32_weights : part(weights, at, count);
     if (options_.train) {
       group.grads = part(grads, at, count);
-      group.m = part(m, at, count);
-      group.v = part(v, at, count);
+      group.m = f32_group ? f32_m : part(m, at, count);
+      group.v = f32_group ? f32_v : part(v, at, count);
       if (master && !f32_group) group.master = part(masters, at, count);
     }
     group.begin = f32_group ? 0 : count * comm_.rank();
@@ -187,11 +191,12 @@ void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_n
 }
 
 void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
-  for (const Group& group : groups_) update(stream, group, scalars_8);
+  for (size_t g = 0; g < groups_.size(); ++g) update(stream, g, scalars_8);
   for (Slot& slot : slots_) slot.group = -1;
 }
 
-void ParamStore::update(Stream& stream, const Group& group, CTensor scalars_8) {
+void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
+  const Group& group = groups_[index];
   for (const OptimizerRange& range : group.ranges) {
     AdamwTensors t;
     t.param_n = part(group.weights, range.begin, range.count);
@@ -199,6 +204,8 @@ void ParamStore::update(Stream& stream, const Group& group, CTensor scalars_8) {
     t.m_n = part(group.m, range.begin, range.count);
     t.v_n = part(group.v, range.begin, range.count);
     t.grad_n = part(group.grads, range.begin, range.count);
+    t.first = group.begin + range.begin;
+    t.group = static_cast<uint32_t>(index);
     AdamwOptions options = options_.adamw;
     options.weight_decay = options_.decay_all || range.decay ? options_.weight_decay : 0;
     ops::adamw(stream, t, scalars_8, options);

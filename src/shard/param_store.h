@@ -3,8 +3,8 @@
 // Verbs: acquire(group) fills the group's entries of weights() (gathering them first where the world has more
 // than one rank); gradients(group) fills grads(); reduce(group) sends them where they belong; step() updates.
 // Invariants: gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the
-// storage copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs);
-// results of acquire stay valid until the second acquire of another block group.
+// storage copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs
+// and without master weights); results of acquire stay valid until the second acquire of another block group.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,9 @@ class ParamStore {
     bool train = true;       ///< gradients and optimizer states wanted
     bool decay_all = false;  ///< weight decay on every parameter (`parity`), else where Param::decay says
     float weight_decay = 0;
-    AdamwOptions adamw;  ///< its weight_decay is not looked at
+    AdamwOptions adamw;          ///< its weight_decay is not looked at
+    DType moments = DType::f32;  ///< of m and v, f32 or bf16; the f32 group's are f32
+    bool master = true;          ///< bf16 runs: an fp32 copy of the weights
   };
 
   ParamStore(Device&, Communicator&, const ParamTable&, Options);
@@ -79,9 +81,11 @@ class ParamStore {
 
  private:
   struct Group {
-    Tensor weights;              ///< storage dtype: this rank's chunk
-    Tensor master, m, v, grads;  ///< f32 chunk; master empty in f32 runs
-    int64_t begin = 0;           ///< first element of the chunk in the padded group
+    Tensor weights;     ///< storage dtype: this rank's chunk
+    Tensor master;      ///< f32 chunk; empty in f32 runs and without master weights
+    Tensor m, v;        ///< chunk in Options::moments
+    Tensor grads;       ///< f32 chunk
+    int64_t begin = 0;  ///< first element of the chunk in the padded group
     std::vector<OptimizerRange> ranges;
   };
   bool sharded() const { return comm_.world_size() > 1; }
@@ -90,7 +94,7 @@ class ParamStore {
   void point(int group, Tensor weights, Tensor grads);
   void point_f32_group();
   int slot_of(int group);
-  void update(Stream&, const Group&, CTensor scalars_8);
+  void update(Stream&, size_t group, CTensor scalars_8);
   /// Weights, moments and gradients become zero, padding included: memory starts undefined.
   void clear(Stream&);
   void write_slice(Stream&, const Param&, const ParamSlice&, const float* from);

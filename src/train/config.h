@@ -59,7 +59,7 @@ struct Config {
   std::string memory = "auto";              ///< auto | fixed: may the optimizer state shrink to fit
   std::string optim_dtype = "f32";          ///< f32 | bf16: m and v
   bool master_weights = true;               ///< fp32 copy of the weights
-  std::string weight_rounding = "nearest";  ///< nearest | stochastic, without master weights
+  std::string weight_rounding = "nearest";  ///< nearest | stochastic: weights and moments in bf16
   std::string grad_dtype = "f32";           ///< f32 | bf16: accumulated gradients
   bool offload_optimizer = false;           ///< m and v in host memory
   bool gradient_release = false;            ///< update each group as soon as its gradient is complete

@@ -105,6 +105,8 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.decay_all = options_.decay_all;
   store.weight_decay = options_.weight_decay;
   store.adamw = options_.adamw;
+  store.moments = options_.moments;
+  store.master = options_.master_weights;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
   place();
 }
@@ -284,6 +286,7 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
       static_cast<float>(1 - std::pow(double{options_.adamw.beta1}, static_cast<double>(n)));
   scalars[StepScalar::bias_correction2] =
       static_cast<float>(1 - std::pow(double{options_.adamw.beta2}, static_cast<double>(n)));
+  scalars[StepScalar::step] = static_cast<float>(n);
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, exchange_->given);

@@ -34,6 +34,8 @@ struct EngineOptions {
   std::string cache_folder;         ///< where tuned choices are stored; empty: nowhere
   bool decay_all = false;
   AdamwOptions adamw;
+  DType moments = DType::f32;  ///< storage of Adam's m and v
+  bool master_weights = true;  ///< bf16 runs: an fp32 copy of the weights
   float weight_decay = 0;
   float max_grad_norm = 0;
   GraphMode graph = GraphMode::automatic;

@@ -37,6 +37,10 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);
   out.adamw.eps = static_cast<float>(config.adam_epsilon);
+  out.adamw.rounding = config.weight_rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest;
+  out.adamw.seed = static_cast<uint64_t>(config.seed);
+  out.moments = config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
+  out.master_weights = config.master_weights;
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);
   if (config.cuda_graph == "true") out.graph = GraphMode::always;

@@ -53,7 +53,7 @@ TEST(Load, RefusesWithPlaceAndAdvice) {
       {"train_on: asistant", "one of assistant, last, all", "did you mean assistant?"},
       {"optim: adamw_8bit", "not supported in this version", "adamw"},
       {"report_to: [jsonl, tensorboard]", "not supported in this version", ""},
-      {"master_weights: false", "not supported in this version", "default true"},
+      {"grad_dtype: bf16", "not supported in this version", "f32"},
       {"max_restarts: 3", "not supported in this version", ""},
       {"dataset: {a: b}", "found a map", ""},
       {"dataset: [[a]]", "a list that holds a list", ""},

@@ -44,20 +44,27 @@ TEST_F(CudaOptimizer, GradScale) {
 }
 
 /// One step on `count` parameters; master: a separate one beside a parameter of this dtype.
-void step(int64_t count, bool own_master, DType param_dtype, double nonfinite) {
+void step(int64_t count, bool own_master, DType param_dtype, double nonfinite, DType moments = DType::f32,
+          Rounding rounding = Rounding::nearest, int64_t first = 0) {
   SCOPED_TRACE(testing::Message() << count << " " << name_of(param_dtype) << (own_master ? "" : ", master"));
   Array param = parity::random(param_dtype, {count}, 1, 0.02);
   Array master = parity::random(DType::f32, {count}, 2, 0.02);
-  Array m = parity::random(DType::f32, {count}, 3, 1e-3);
-  Array v = parity::random(DType::f32, {count}, 4, 1e-4);
-  for (int64_t i = 0; i < count; ++i) v.view().as<float>()[i] = std::abs(v.view().as<float>()[i]);
+  Array m = parity::random(moments, {count}, 3, 1e-3);
+  std::vector<double> positive = parity::normal(count, 4, 1e-4);
+  for (double& x : positive) x = std::abs(x);
+  Array v(moments, {count}, positive);
   const Array grad = parity::random(DType::f32, {count}, 5);
-  const Array scalars(DType::f32, {8}, {1e-3, 0.19, 0.0975, 0.125, 0.11, 3, nonfinite, 0});
+  const Array scalars(DType::f32, {8}, {1e-3, 0.19, 0.0975, 0.125, 0.11, 3, nonfinite, 7});
   AdamwOptions options;
   options.weight_decay = 0.1f;
+  options.rounding = rounding;
+  options.seed = 5;
   const auto op = [&](Stream& stream, const On& on) {
     const Tensor separate = own_master ? Tensor{} : on(master);
-    ops::adamw(stream, {on(param), separate, on(m), on(v), on(grad)}, on(scalars), options);
+    AdamwTensors tensors{on(param), separate, on(m), on(v), on(grad)};
+    tensors.first = first;
+    tensors.group = 2;
+    ops::adamw(stream, tensors, on(scalars), options);
   };
   const Array before = param;
   if (own_master) {
@@ -73,6 +80,19 @@ TEST_F(CudaOptimizer, AdamwGivesTheBitsOfTheCpu) {
     step(count, true, DType::f32, 0);
     step(count, false, DType::bf16, 0);
     step(count, false, DType::f32, 0);
+  }
+}
+
+TEST_F(CudaOptimizer, AdamwInBf16GivesTheBitsOfTheCpu) {
+  for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
+    for (const int64_t count : {1, 3, 4, 5, 1027, 100001}) {
+      for (const int64_t first : {0, 1, 256}) {
+        step(count, true, DType::bf16, 0, DType::f32, rounding, first);
+        step(count, true, DType::bf16, 0, DType::bf16, rounding, first);
+        step(count, true, DType::f32, 0, DType::bf16, rounding, first);
+        step(count, false, DType::bf16, 0, DType::bf16, rounding, first);
+      }
+    }
   }
 }
 

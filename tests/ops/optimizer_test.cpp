@@ -1,6 +1,9 @@
 // sum_squares, grad_scale and AdamW.
 #include "ops/optimizer.h"
 
+#include <bit>
+#include <cmath>
+
 #include "ops/parity.h"
 
 namespace deltatune {
@@ -159,6 +162,133 @@ TEST(Adamw, DecayReachesParametersWithoutGradient) {
     ops::adamw(s, {param.view(), Tensor{}, m.view(), v.view(), grad.view()}, scalars.view(), options);
   });
   EXPECT_EQ(param.values(), (std::vector<double>{0.75, -3}));
+}
+
+/// Parameters, moments and gradients of one update, in chosen dtypes.
+struct Update {
+  Array param, master, m, v, grad;
+  AdamwOptions options;
+
+  Update(DType param_dtype, DType moments, int64_t count, Rounding rounding)
+      : param(parity::random(param_dtype, {count}, 1, 0.02)),
+        master(DType::f32, {count}, param.values()),
+        m(parity::random(moments, {count}, 3, 1e-3)),
+        v(moments, {count}, squares(count)),
+        grad(parity::random(DType::f32, {count}, 5)) {
+    options = {.weight_decay = 0.1f, .rounding = rounding, .seed = 11};
+  }
+  static std::vector<double> squares(int64_t count) {
+    std::vector<double> out = parity::normal(count, 4, 1e-2);
+    for (double& x : out) x *= x;
+    return out;
+  }
+  /// Elements [begin, end), as a rank would that holds only them.
+  void run(int64_t begin, int64_t end, bool own_master, double step = 1) {
+    const Array scalars(DType::f32, {8}, {1e-3, 0.19, 0.0975, 0.125, 0.11, 3, 0, step});
+    const auto cut = [&](Array& x) { return x.view().slice(begin, end - begin); };
+    parity::Runner runner;
+    runner([&](Stream& s) {
+      AdamwTensors t{cut(param), own_master ? Tensor{} : cut(master), cut(m), cut(v), cut(grad)};
+      t.first = begin;
+      t.group = 3;
+      ops::adamw(s, t, scalars.view(), options);
+    });
+  }
+};
+
+TEST(Adamw, NearestBf16IsTheRoundedResultInFp32) {
+  const int64_t count = 20001;
+  for (const DType param : {DType::f32, DType::bf16}) {
+    for (const DType moments : {DType::f32, DType::bf16}) {
+      Update narrow(param, moments, count, Rounding::nearest);
+      Update wide(DType::f32, DType::f32, count, Rounding::nearest);
+      wide.param.set(narrow.param.values());
+      wide.m.set(narrow.m.values());
+      wide.v.set(narrow.v.values());
+      narrow.run(0, count, true);
+      wide.run(0, count, true);
+      EXPECT_TRUE(narrow.param == Array(param, {count}, wide.param.values()));
+      EXPECT_TRUE(narrow.m == Array(moments, {count}, wide.m.values()));
+      EXPECT_TRUE(narrow.v == Array(moments, {count}, wide.v.values()));
+    }
+  }
+}
+
+TEST(Adamw, StochasticRoundingGoesToANeighbourAndIsRightOnAverage) {
+  const int64_t count = 200000;
+  Update narrow(DType::bf16, DType::bf16, count, Rounding::stochastic);
+  Update wide(DType::f32, DType::f32, count, Rounding::nearest);
+  wide.param.set(narrow.param.values());
+  wide.m.set(narrow.m.values());
+  wide.v.set(narrow.v.values());
+  narrow.run(0, count, true);
+  wide.run(0, count, true);
+  const auto check = [&](const char* name, const Array& rounded, const Array& exact) {
+    SCOPED_TRACE(name);
+    const auto* bits = rounded.view().as<bf16>();
+    double sum = 0, variance = 0;
+    int64_t up = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const float x = exact.view().as<float>()[i];
+      const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);  // towards zero
+      const double low = static_cast<double>(widen(bf16{below}));
+      const double high = static_cast<double>(widen(bf16{static_cast<uint16_t>(below + 1)}));
+      const double got = static_cast<double>(widen(bits[i]));
+      ASSERT_TRUE(got == low || got == high) << i << ": " << got << " for " << x;
+      up += got == high && got != low;
+      const double share = (static_cast<double>(x) - low) / (high - low);
+      // In units of the gap: mean 0 and variance share (1 - share) where rounding is unbiased.
+      sum += (got - static_cast<double>(x)) / (high - low);
+      variance += share * (1 - share);
+    }
+    EXPECT_GT(up, count / 4);
+    EXPECT_LE(std::abs(sum), 5 * std::sqrt(variance));
+  };
+  check("param", narrow.param, wide.param);
+  check("m", narrow.m, wide.m);
+  check("v", narrow.v, wide.v);
+}
+
+TEST(Adamw, StochasticRoundingKnowsElementAndStepButNotTheCut) {
+  const int64_t count = 1003;
+  Update whole(DType::bf16, DType::bf16, count, Rounding::stochastic);
+  Update parts = whole;
+  Update later = whole;
+  whole.run(0, count, true);
+  parts.run(0, 333, true);
+  parts.run(333, 334, true);
+  parts.run(334, count, true);
+  EXPECT_TRUE(whole.param == parts.param && whole.m == parts.m && whole.v == parts.v);
+  later.run(0, count, true, 2);
+  EXPECT_FALSE(whole.param == later.param);
+}
+
+TEST(Adamw, SmallUpdatesMoveBf16WeightsOnlyByChance) {
+  // Half a gap at 1 is 2^-8; the update of lr = 1e-4 is far below.
+  const int64_t count = 100000;
+  for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
+    Update update(DType::bf16, DType::f32, count, rounding);
+    update.options.weight_decay = 0;
+    update.param.set(std::vector<double>(static_cast<size_t>(count), 1.0));
+    update.m.set(std::vector<double>(static_cast<size_t>(count), 0.0));
+    update.v.set(std::vector<double>(static_cast<size_t>(count), 0.0));
+    update.grad.set(std::vector<double>(static_cast<size_t>(count), -1.0));
+    const Array scalars(DType::f32, {8}, {1e-4, 1 - 0.9, 1 - 0.95, 1, 1, 1, 0, 1});
+    parity::Runner runner;
+    runner([&](Stream& s) {
+      ops::adamw(s, {update.param.view(), Tensor{}, update.m.view(), update.v.view(), update.grad.view()},
+                 scalars.view(), update.options);
+    });
+    double moved = 0;
+    for (const double p : update.param.values()) moved += p - 1;
+    const double gap = 0x1p-7, share = 1e-4 / gap;
+    if (rounding == Rounding::nearest) {
+      EXPECT_EQ(moved, 0);
+    } else {
+      const double n = static_cast<double>(count);
+      EXPECT_NEAR(moved, 1e-4 * n, 5 * gap * std::sqrt(n * share * (1 - share)));
+    }
+  }
 }
 
 }  // namespace

@@ -15,7 +15,7 @@ namespace {
 // A CPU stream that pretends to capture: the calls as letters, and how often a graph was launched.
 class NotingStream : public Stream {
  public:
-  explicit NotingStream(Device& device) : Stream(device, cpu_kernels(), "noting") {}
+  explicit NotingStream(Device& device) : Stream(device, cpu_kernels(), {}, "noting") {}
   void record(Event&) override {}
   void wait(const Event&) override {}
   void sync() override {}

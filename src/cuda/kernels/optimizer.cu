@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/pack.cuh"
 #include "cuda/reduce.cuh"
+#include "ops/rounding.h"
 #include "ops/scratch.h"
 
 namespace deltatune::cuda {
@@ -88,33 +89,80 @@ __device__ inline float updated(float p, float& m, float& v, float gradient, con
   return p * step.decay - step.rate * (m / step.correction1) / (sqrtf(v / step.correction2) + step.eps);
 }
 
-/// param null: the master is the parameter.
-template <class T, int N>
-__global__ __launch_bounds__(Tile::threads) void adamw_kernel(
-    T* __restrict__ param, float* __restrict__ master, float* __restrict__ m, float* __restrict__ v,
-    const float* __restrict__ gradient, const float* __restrict__ scalars, AdamwOptions options,
-    int64_t packs, int64_t offset) {
+template <class T>
+__device__ inline T rounded(float x, bool stochastic, uint32_t random) {
+  if constexpr (std::is_same_v<T, device_bf16>) {
+    if (stochastic) return __ushort_as_bfloat16(round_stochastic(__float_as_uint(x), random));
+  }
+  return store<T>(x);
+}
+
+/// T: dtype of the parameter where it is a copy (param null: it is the master itself), P: of the master, M:
+/// of the moments. Element 0 of a pack has an even number in its group, or N is 1.
+template <class T, class P, class M, int N>
+__global__ __launch_bounds__(Tile::threads) void adamw_kernel(T* __restrict__ param, P* __restrict__ master,
+                                                              M* __restrict__ m, M* __restrict__ v,
+                                                              const float* __restrict__ gradient,
+                                                              const float* __restrict__ scalars,
+                                                              AdamwOptions options, int64_t first_element,
+                                                              uint32_t group, int64_t packs, int64_t offset) {
   if (scalars[StepScalar::nonfinite] != 0) return;
   const Step step = step_of(scalars, options);
+  const auto number = static_cast<uint32_t>(scalars[StepScalar::step]);
+  constexpr bool narrow_any = std::is_same_v<P, device_bf16> || std::is_same_v<M, device_bf16>;
+  const bool stochastic = narrow_any && options.rounding == Rounding::stochastic;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::threads;
   for (int64_t pack = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x; pack < packs;
        pack += stride) {
     const int64_t i = offset + pack * N;
-    auto p = load_pack<N>(static_cast<const float*>(master + i));
-    auto first = load_pack<N>(static_cast<const float*>(m + i));
-    auto second = load_pack<N>(static_cast<const float*>(v + i));
+    auto p = load_pack<N>(static_cast<const P*>(master + i));
+    auto first = load_pack<N>(static_cast<const M*>(m + i));
+    auto second = load_pack<N>(static_cast<const M*>(v + i));
     const auto g = load_pack<N>(gradient + i);
     Pack<T, N> out;
+    Philox4 words{};
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      p.v[j] = updated(p.v[j], first.v[j], second.v[j], g.v[j], step);
-      out.v[j] = store<T>(p.v[j]);
+      RoundingBits random{};
+      if (stochastic) {
+        const auto element = static_cast<uint64_t>(first_element + i + j);
+        if (j % 2 == 0) words = rounding_words(options.seed, group, number, element / 2);
+        random = rounding_bits(words, element % 2 != 0);
+      }
+      float moment1 = load(first.v[j]);
+      float moment2 = load(second.v[j]);
+      const float value = updated(load(p.v[j]), moment1, moment2, g.v[j], step);
+      p.v[j] = rounded<P>(value, stochastic, random.param);
+      first.v[j] = rounded<M>(moment1, stochastic, random.m);
+      second.v[j] = rounded<M>(moment2, stochastic, random.v);
+      out.v[j] = store<T>(value);
     }
     store_pack(master + i, p);
     store_pack(m + i, first);
     store_pack(v + i, second);
     if (param) store_pack(param + i, out);
   }
+}
+
+template <class T, class P, class M>
+void launch_adamw(Stream& stream, const AdamwTensors& tensors, Tensor param, Tensor master, CTensor scalars_8,
+                  const AdamwOptions& options) {
+  const int64_t count = tensors.m_n.count();
+  const auto part = [&](auto n, int64_t packs, int64_t offset) {
+    if (packs == 0) return;
+    const unsigned blocks = blocks_for(packs, Tile::threads);
+    launch(stream, {"adamw", tensors.m_n}, adamw_kernel<T, P, M, n()>, blocks < 8192u ? blocks : 8192u,
+           Tile::threads, 0, pointer<T>(param), pointer<P>(master), pointer<M>(tensors.m_n),
+           pointer<M>(tensors.v_n), pointer<float>(tensors.grad_n), pointer<float>(scalars_8), options,
+           tensors.first, tensors.group, packs, offset);
+  };
+  // Two neighbours share random words, so a pack has to begin with an even element.
+  const bool aligned =
+      aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data) &&
+      tensors.first % 2 == 0;
+  const int64_t whole = aligned ? count / 4 : 0;
+  part(std::integral_constant<int, 4>{}, whole, 0);
+  part(std::integral_constant<int, 1>{}, count - 4 * whole, 4 * whole);
 }
 
 }  // namespace
@@ -143,26 +191,19 @@ void grad_scale(Stream& stream, Tensor scalars_8, CTensor sum_1, float max_norm)
 }
 
 void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions options) {
-  const int64_t count = tensors.m_n.count();
-  if (count == 0) return;
+  if (tensors.m_n.count() == 0) return;
   const bool own_master = tensors.master_n.empty();
   const Tensor master = own_master ? tensors.param_n : tensors.master_n;
   const Tensor param = own_master ? Tensor{} : tensors.param_n;
-  by_storage(own_master ? DType::f32 : param.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const auto part = [&](auto n, int64_t packs, int64_t offset) {
-      if (packs == 0) return;
-      const unsigned blocks = blocks_for(packs, Tile::threads);
-      launch(stream, {"adamw", tensors.m_n}, adamw_kernel<T, n()>, blocks < 8192u ? blocks : 8192u,
-             Tile::threads, 0, pointer<T>(param), pointer<float>(master), pointer<float>(tensors.m_n),
-             pointer<float>(tensors.v_n), pointer<float>(tensors.grad_n), pointer<float>(scalars_8), options,
-             packs, offset);
-    };
-    const bool aligned =
-        aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data);
-    const int64_t whole = aligned ? count / 4 : 0;
-    part(std::integral_constant<int, 4>{}, whole, 0);
-    part(std::integral_constant<int, 1>{}, count - 4 * whole, 4 * whole);
+  by_storage(tensors.m_n.dtype, [&](auto moment) {
+    using M = decltype(moment);
+    if (master.dtype == DType::bf16) {
+      launch_adamw<device_bf16, device_bf16, M>(stream, tensors, param, master, scalars_8, options);
+    } else {
+      by_storage(own_master ? DType::f32 : param.dtype, [&](auto zero) {
+        launch_adamw<decltype(zero), float, M>(stream, tensors, param, master, scalars_8, options);
+      });
+    }
   });
 }
 

@@ -1,0 +1,84 @@
+"""Times a training step of transformers (with FLA where it is installed) on random weights of a model's width.
+
+  python3 bench/rivals/transformers_step.py examples/configs/models/qwen3.8-27b --depths 4 8 --json OUT.json
+
+One document of --tokens random ids, bf16 weights, bf16 AdamW states (torch.optim.AdamW, fused), non-reentrant
+checkpointing of every block, SDPA, transformers' own loss over all tokens. The step of all layers is extrapolated
+from two depths: step(L) = head + L layer. Median of --steps after --warmup steps by CUDA events.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+
+import common
+
+
+def step_times(text, depth, tokens, warmup, steps):
+    import torch
+    from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+    kinds = text.get("layer_types")
+    config = Qwen3_5TextConfig(**{**text, "num_hidden_layers": depth, "use_cache": False,
+                                  "layer_types": kinds[:depth] if kinds else None})
+    config._attn_implementation = "sdpa"
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device("cuda"):
+        model = Qwen3_5ForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    model.train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0, fused=True)
+    ids = torch.randint(0, config.vocab_size, (1, tokens), device="cuda")
+    parts = []
+    for step in range(warmup + steps):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        marks[1].record()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        marks[2].record()
+        torch.cuda.synchronize()
+        if step >= warmup:
+            parts.append((marks[0].elapsed_time(marks[1]), marks[1].elapsed_time(marks[2])))
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    del model, optimizer, loss
+    gc.collect()
+    torch.cuda.empty_cache()
+    return {"depth": depth, "forward_backward_ms": statistics.median(p[0] for p in parts),
+            "optimizer_ms": statistics.median(p[1] for p in parts), "peak_gib": peak}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="folder with config.json")
+    parser.add_argument("--depths", type=int, nargs=2, default=[4, 8], help="multiples of the layer pattern")
+    parser.add_argument("--tokens", type=int, default=8192)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+
+    marks = common.lift_fla_refusal()
+    with open(os.path.join(args.model, "config.json")) as file:
+        config = json.load(file)
+    text = config.get("text_config", config)
+    layers = text["num_hidden_layers"]
+    result = {**common.machine(), **marks, "tokens": args.tokens, "documents": 1, "layers": layers, "depths": []}
+    for depth in args.depths:
+        result["depths"].append(step_times(text, depth, args.tokens, args.warmup, args.steps))
+    low, high = result["depths"]
+    for key in ("forward_backward_ms", "optimizer_ms"):
+        layer = (high[key] - low[key]) / (high["depth"] - low["depth"])
+        result["all_layers_" + key] = low[key] + (layers - low["depth"]) * layer
+    result["all_layers_step_ms"] = result["all_layers_forward_backward_ms"] + result["all_layers_optimizer_ms"]
+    result["tokens_per_s"] = args.tokens / result["all_layers_step_ms"] * 1e3
+    common.finish(result, args.json)
+
+
+if __name__ == "__main__":
+    main()

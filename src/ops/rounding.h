@@ -1,0 +1,51 @@
+// Rounding of optimizer results to bf16, nearest or stochastic: one definition for the cpu row and the
+// kernel.
+//
+// Stochastic rounding goes up with a probability of the distance from the bf16 value below, in units of the
+// gap between neighbours, so that the mean is the value itself: updates far below half a gap still move a
+// weight as far on average (Gupta et al., "Deep Learning with Limited Numerical Precision", ICML 2015). The
+// random bits are a pure function of (seed, group, step, element): launch shapes and ranks do not show.
+#pragma once
+
+#include <cstdint>
+
+#include "base/rng.h"
+
+namespace deltatune {
+
+#ifdef __CUDACC__
+#define DELTATUNE_HOST_DEVICE __host__ __device__
+#else
+#define DELTATUNE_HOST_DEVICE
+#endif
+
+/// The 16 random bits of one element's parameter, first and second moment.
+struct RoundingBits {
+  uint32_t param, m, v;
+};
+
+/// The random words of elements 2 pair and 2 pair + 1 of a group in a step.
+DELTATUNE_HOST_DEVICE inline Philox4 rounding_words(uint64_t seed, uint32_t group, uint32_t step,
+                                                    uint64_t pair) {
+  return philox(seed, uint64_t{group} << 32 | step, pair);
+}
+/// Those of one of the two elements.
+DELTATUNE_HOST_DEVICE inline RoundingBits rounding_bits(const Philox4& words, bool odd) {
+  const uint32_t first = odd ? words.x[2] : words.x[0];
+  const uint32_t second = odd ? words.x[3] : words.x[1];
+  return {first & 0xffffu, first >> 16, second & 0xffffu};
+}
+
+/// The bits of a bf16 next to the float with bits x, `random` in [0, 2^16). Infinities and NaN keep what they
+/// are.
+DELTATUNE_HOST_DEVICE inline uint16_t round_stochastic(uint32_t x, uint32_t random) {
+  if ((x & 0x7f800000u) == 0x7f800000u) {
+    const uint32_t quiet = (x & 0x7fffffu) != 0 ? 0x40u : 0u;
+    return static_cast<uint16_t>(x >> 16 | quiet);
+  }
+  return static_cast<uint16_t>((x + random) >> 16);
+}
+
+#undef DELTATUNE_HOST_DEVICE
+
+}  // namespace deltatune
