@@ -36,8 +36,9 @@ inline size_t gated_delta_backward_cuda_scratch(const GdnShape& shape) {
   const int64_t rows = 2 * GdnCudaTile::window * gdn_chunk * shape.values();
   return static_cast<size_t>(rows + (GdnCudaTile::window + 2) * gdn_state_elements(shape)) * sizeof(float);
 }
-/// What gated_delta_forward_mma prepares for its scan, in bytes from the start of the scratch: T [C, Hv, 64,
-/// 64] and q_i . k_j [C, Hk, 64, 64] in bf16, gates [C, Hv, 2, 64] in f32, the order of documents in i32.
+/// What the tensor-core kernels of gated_delta_forward prepare for their scan, in bytes from the start of the
+/// scratch: T [C, Hv, 64, 64] in bf16, q_i . k_j [C, Hk, 64, 64] in fp16, gates [C, Hv, 2, 64] in f32, the order
+/// of documents in i32.
 struct GdnForwardScratch {
   size_t inverse = 0, scores, gates, order, size;
 
@@ -50,7 +51,7 @@ struct GdnForwardScratch {
     scores = after(inverse, num_chunks * shape.value_heads * square * 2);
     gates = after(scores, num_chunks * shape.key_heads * square * 2);
     order = after(gates, num_chunks * shape.value_heads * 2 * gdn_chunk * 4);
-    size = after(order, (max_documents + 2) * 4);
+    size = after(order, (4 * max_documents + 2) * 4);
   }
   size_t bytes() const { return size; }
 };

@@ -122,7 +122,11 @@ const char* wide_attention_heads(const KernelRequest& r) {
 }
 const char* gdn_heads(const KernelRequest& r) {
   if (r.gdn.key_dim != 128 || r.gdn.value_dim != 128) return "needs delta-rule heads of 128";
-  return r.gdn.ratio() <= 3 ? nullptr : "needs 1 to 3 value heads a key head";
+  if (r.gdn.ratio() > 3) return "needs 1 to 3 value heads a key head";
+  return shared_kib(r.device.sm) >= 113 ? nullptr : "needs 113 KiB of shared memory";
+}
+const char* wide_gdn_heads(const KernelRequest& r) {
+  return r.device.sm == 90 ? gdn_heads(r) : "is made for sm_90";
 }
 }  // namespace mma
 
@@ -208,6 +212,8 @@ constexpr KernelEntry list[] = {
      plain::gdn_prologue_backward},
     {"gated_delta_forward.mma", Op::gated_delta_forward, gpu, fast, mma::gdn_heads, mma::gated_delta_forward,
      bf16_only},
+    {"gated_delta_forward.wgmma", Op::gated_delta_forward, gpu, fast, mma::wide_gdn_heads,
+     mma::gated_delta_forward, bf16_only, 90},
     {"gated_delta_forward.plain", Op::gated_delta_forward, gpu, slow, plain::gdn_heads},
     {"gated_delta_backward.plain", Op::gated_delta_backward, gpu, slow, plain::gdn_heads,
      plain::gated_delta_backward},

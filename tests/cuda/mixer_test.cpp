@@ -161,6 +161,53 @@ TEST_P(CudaMixer, GatedDeltaExtremes) {
   c.backward();
 }
 
+/// Head sizes of real models, ratios 1 to 3: forward against the cpu row to the bound of kernels that round
+/// their operands (S, W, D, P) to bf16.
+TEST_P(CudaMixer, GatedDeltaForwardRealHeads) {
+  const double bound = GetParam() == DType::bf16 ? 1e-4 : -1;
+  const auto forward = [&](DeltaCase& c) {
+    compare({{&c.o, bound}, {&c.states, bound}}, [&](Stream& stream, const On& on) {
+      ops::gated_delta_forward(stream, on(c.o), on(c.states), on(c.q), on(c.k), on(c.v), on(c.g), on(c.beta),
+                               on.segments(c.row), c.shape);
+    });
+  };
+  const auto constant = [](Array& x, double value) {
+    x.set(std::vector<double>(static_cast<size_t>(x.count()), value));
+  };
+  for (const int64_t ratio : {1, 2, 3}) {
+    const GdnShape shape{2, 2 * ratio, 128, 128, 4};
+    for (const auto& lengths : document_lists) {
+      SCOPED_TRACE(testing::Message() << "ratio " << ratio << ", first document " << lengths[0]);
+      DeltaCase c(GetParam(), shape, lengths);
+      forward(c);
+    }
+  }
+  const GdnShape shape{1, 3, 128, 128, 4};
+  for (const double g : {0.0, -20.0, -1e-4}) {
+    for (const double beta : {0.0, 1.0, 0.5}) {
+      SCOPED_TRACE(testing::Message() << "g " << g << ", beta " << beta);
+      DeltaCase c(GetParam(), shape, {150, 1, 64});
+      constant(c.g, g);
+      constant(c.beta, beta);
+      forward(c);
+    }
+  }
+  SCOPED_TRACE("a decay that closes inside a chunk, slow decays, and identical keys");
+  DeltaCase sudden(GetParam(), shape, {200});
+  std::vector<double> gates = sudden.g.values();
+  for (size_t i = 0; i < gates.size(); i += 14) gates[i] = -1000;
+  sudden.g.set(gates);
+  forward(sudden);
+  DeltaCase slow(GetParam(), shape, {2000});
+  constant(slow.g, -1e-4);
+  forward(slow);
+  DeltaCase same(GetParam(), shape, {150, 3});
+  std::vector<double> keys = same.k.values();
+  for (size_t i = 128; i < keys.size(); ++i) keys[i] = keys[i % 128];
+  same.k.set(keys);
+  forward(same);
+}
+
 /// Outputs that are not wanted are not written; the others are the same.
 TEST_P(CudaMixer, GatedDeltaPartsNotWanted) {
   DeltaCase c(GetParam(), {1, 2, 16, 16, 4}, {70, 1});

@@ -33,7 +33,8 @@ struct PrepareCall {
   const float *g, *beta;
   const int32_t *chunks, *cu_seqlens;
   int64_t num_chunks, max_documents, key_heads;
-  device_bf16 *inverse, *scores;
+  device_bf16* inverse;
+  __half* scores;
   float* gates;
   int32_t* order;
 };
@@ -70,7 +71,7 @@ __device__ inline void multiply(Products& out, uint32_t k_tile, uint32_t q_tile)
 
 /// K K^T to shared memory, Q K^T to `scores` with zeros above the diagonal.
 template <bool forward>
-__device__ inline void store_products(const Products& x, float* product, device_bf16* scores) {
+__device__ inline void store_products(const Products& x, float* product, __half* scores) {
   const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int b = 0; b < (forward ? 5 : 4); ++b) {
@@ -91,8 +92,8 @@ __device__ inline void store_products(const Products& x, float* product, device_
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const int j = column + 8 * n + 2 * t;
-          pairs[n] = ptx::pack_bf16(j <= i ? x.sum[b][n][2 * half] : 0.0f,
-                                    j + 1 <= i ? x.sum[b][n][2 * half + 1] : 0.0f);
+          pairs[n] = ptx::pack_f16(j <= i ? x.sum[b][n][2 * half] : 0.0f,
+                                   j + 1 <= i ? x.sum[b][n][2 * half + 1] : 0.0f);
         }
         *reinterpret_cast<uint2*>(scores + i * chunk + column + joined_column()) =
             join_quads(pairs[0], pairs[1]);
@@ -283,10 +284,10 @@ __device__ inline void enter_document(const PrepareCall& call, int64_t c, int64_
     if (c == 0) documents += __syncthreads_count(size > 0);
   }
   if (threadIdx.x != 0) return;
-  call.order[rank] = static_cast<int32_t>(c);
+  reinterpret_cast<int4*>(call.order)[rank] = make_int4(static_cast<int>(c), starts[d], length, 0);
   if (c != 0) return;
-  call.order[call.max_documents] = documents;
-  call.order[call.max_documents + 1] = 0;
+  call.order[4 * call.max_documents] = documents;
+  call.order[4 * call.max_documents + 1] = 0;
 }
 
 template <bool forward, int ratio>
@@ -303,13 +304,10 @@ __global__ void __launch_bounds__(Inverse::threads) prepare_kernel(PrepareCall c
     const int n = entry.z;
     if (n == 0) return;
     const int64_t t0 = entry.y;
-#pragma unroll
-    for (int i = 0; i < chunk * 16 / Inverse::threads; ++i) {
-      const int at = i * Inverse::threads + static_cast<int>(threadIdx.x), row = at >> 4, piece = at & 15;
-      const int64_t from = ((t0 + (row < n ? row : 0)) * call.key_heads + key_head) * head_dim + piece * 8;
-      ptx::cp_async_16(k_tile + piece_offset(row, piece), call.k + from, row < n);
-      if constexpr (forward) ptx::cp_async_16(q_tile + piece_offset(row, piece), call.q + from, row < n);
-    }
+    const int tid = static_cast<int>(threadIdx.x);
+    const int64_t keys = call.key_heads * head_dim, from = t0 * keys + key_head * head_dim;
+    load_rows<Inverse::threads, 16>(k_tile, call.k + from, keys, n, tid);
+    if constexpr (forward) load_rows<Inverse::threads, 16>(q_tile, call.q + from, keys, n, tid);
     ptx::cp_async_commit();
     const int64_t h = key_head * ratio + warp;
     if (warp < ratio) load_gates<forward>(call, beta + warp * chunk, c, t0, n, h, value_heads);
@@ -380,7 +378,7 @@ void gdn_prepare(Stream& stream, const GdnPrepared& out, CTensor q_THK, CTensor 
   call.q = pointer<device_bf16>(q_THK);
   call.g = pointer<float>(g_TH);
   call.inverse = static_cast<device_bf16*>(out.inverse);
-  call.scores = static_cast<device_bf16*>(out.scores);
+  call.scores = static_cast<__half*>(out.scores);
   call.gates = out.gates;
   call.order = out.order;
   gdn::launch_prepare<true>(stream, call, shape, k_THK.shape);

@@ -21,12 +21,13 @@ void gdn_inverse(Stream&, Tensor T_CHII, CTensor k_THK, CTensor beta_TH, const S
 
 /// What forward wants besides T, in device memory; see gdn_prepare.
 struct GdnPrepared {
-  void* inverse;   ///< T as above
-  void* scores;    ///< bf16 [C, Hk, 64, 64]: q_i . k_j for i >= j, else 0; 16 x 16 blocks above the diagonal
-                   ///< unset
-  float* gates;    ///< [C, Hv, 2, 64]: log2(e) G, constant behind the chunk's end; beta, 0 there
-  int32_t* order;  ///< [documents of the row's bound + 2]: first chunk of each document that has tokens,
-                   ///< longest first; at [bound] their number; at [bound + 1] a counter, zeroed
+  void* inverse;  ///< T as above
+  void* scores;  ///< fp16 [C, Hk, 64, 64]: q_i . k_j, at most 1, for i >= j, else 0; 16 x 16 blocks above the
+                 ///< diagonal unset. bf16 would round what Gam o Q K^T rounds once more
+  float* gates;  ///< [C, Hv, 2, 64]: log2(e) G, constant behind the chunk's end; beta, 0 there
+  int32_t*
+      order;  ///< [S_max, 4], S_max the documents a row may have: first chunk, first token, length and 0 of
+              ///< each document that has tokens, longest first; then their number and a counter, zeroed
 };
 
 /// gdn_inverse and the rest of GdnPrepared in one pass over k and q.

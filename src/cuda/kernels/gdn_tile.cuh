@@ -40,6 +40,37 @@ __device__ inline uint32_t across_address(uint32_t tile, int row, int k) {
   return tile + piece_offset(row + (lane.matrix >> 1) * 8 + lane.row, 2 * k + (lane.matrix & 1));
 }
 
+/// Starts copying 64 rows of 8 * pieces elements, `stride` elements apart, to the tile; rows from n on become
+/// 0. Thread tid of `threads`.
+template <int threads, int pieces>
+__device__ inline void load_rows(uint32_t tile, const device_bf16* from, int64_t stride, int n, int tid) {
+  constexpr int step = threads / pieces;
+  static_assert(step % 8 == 0);  // so that the place of a thread's piece in its row stays the same
+  const int row = tid / pieces, piece = tid % pieces;
+  const uint32_t to = tile + piece_offset(row, piece);
+  from += row * stride + piece * 8;
+#pragma unroll
+  for (int i = 0; i < chunk / step; ++i) {
+    ptx::cp_async_16(to + static_cast<uint32_t>(i * step * 128), from, row + i * step < n);
+    from += step * stride;
+  }
+}
+/// The same of a whole [64, 64] matrix, without the 16 x 16 blocks above the diagonal, which stay as they
+/// are.
+template <int threads, class T>
+__device__ inline void load_lower(uint32_t tile, const T* from, int tid) {
+  constexpr int step = threads / 8;
+  static_assert(step == 16 && sizeof(T) == 2);
+  const int row = tid / 8, piece = tid % 8;
+  const uint32_t to = tile + piece_offset(row, piece);
+  from += row * chunk + piece * 8;
+#pragma unroll
+  for (int i = 0; i < chunk / step; ++i) {
+    if (piece <= 2 * i + 1)
+      ptx::cp_async_16(to + static_cast<uint32_t>(i * step * 128), from + i * step * chunk);
+  }
+}
+
 /// From two 8 x 8 matrices side by side, 2t, 2t+1 of row g per lane, to 4 neighbouring elements per lane.
 __device__ inline uint2 join_quads(uint32_t left, uint32_t right) {
   const bool odd = threadIdx.x & 1;
