@@ -64,6 +64,11 @@ void gated_delta_forward_wgmma(Stream&, Tensor o_THV, Tensor states_CHKV, CTenso
 void gated_delta_backward(Stream&, Tensor dq_THK, Tensor dk_THK, Tensor dv_THV, Tensor dg_TH, Tensor dbeta_TH,
                           CTensor do_THV, CTensor states_CHKV, CTensor q_THK, CTensor k_THK, CTensor v_THV,
                           CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
+/// For bf16, dk = dv = 128 and 1 to 3 value heads per key head.
+void gated_delta_backward_mma(Stream&, Tensor dq_THK, Tensor dk_THK, Tensor dv_THV, Tensor dg_TH,
+                              Tensor dbeta_TH, CTensor do_THV, CTensor states_CHKV, CTensor q_THK,
+                              CTensor k_THK, CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&,
+                              GdnShape);
 void gated_rmsnorm_forward(Stream&, Tensor y_THV, Tensor rstd_TH, CTensor o_THV, CTensor proj_TN, CTensor w_V,
                            GdnShape, float eps);
 void gated_rmsnorm_backward(Stream&, Tensor do_THV, Tensor dproj_TN, Tensor dw_V, CTensor dy_THV,

@@ -42,6 +42,8 @@ constexpr KernelFunction functions[] = {
     {"gated_delta_forward.wgmma",
      [](Kernels& table) { table.gated_delta_forward = gated_delta_forward_wgmma; }},
     {"gated_delta_forward.plain", [](Kernels& table) { table.gated_delta_forward = gated_delta_forward; }},
+    {"gated_delta_backward.mma",
+     [](Kernels& table) { table.gated_delta_backward = gated_delta_backward_mma; }},
     {"gated_delta_backward.plain", [](Kernels& table) { table.gated_delta_backward = gated_delta_backward; }},
     {"gated_rmsnorm_forward.plain",
      [](Kernels& table) { table.gated_rmsnorm_forward = gated_rmsnorm_forward; }},

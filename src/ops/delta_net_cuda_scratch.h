@@ -37,8 +37,8 @@ inline size_t gated_delta_backward_cuda_scratch(const GdnShape& shape) {
   return static_cast<size_t>(rows + (GdnCudaTile::window + 2) * gdn_state_elements(shape)) * sizeof(float);
 }
 /// What the tensor-core kernels of gated_delta_forward prepare for their scan, in bytes from the start of the
-/// scratch: T [C, Hv, 64, 64] in bf16, q_i . k_j [C, Hk, 64, 64] in fp16, gates [C, Hv, 2, 64] in f32, the order
-/// of documents in i32.
+/// scratch: T [C, Hv, 64, 64] in bf16, q_i . k_j [C, Hk, 64, 64] in fp16, gates [C, Hv, 2, 64] in f32, the
+/// order of documents in i32.
 struct GdnForwardScratch {
   size_t inverse = 0, scores, gates, order, size;
 
@@ -52,6 +52,21 @@ struct GdnForwardScratch {
     gates = after(scores, num_chunks * shape.key_heads * square * 2);
     order = after(gates, num_chunks * shape.value_heads * 2 * gdn_chunk * 4);
     size = after(order, (4 * max_documents + 2) * 4);
+  }
+  size_t bytes() const { return size; }
+};
+/// Scratch of gated_delta_backward_mma: what it prepares as forward does, then Z [T, Hv, dv] and the gradient
+/// of the state leaving each full chunk, [T / 64, Hv, dk, dv], both bf16.
+struct GdnBackwardScratch {
+  GdnForwardScratch prepared;
+  size_t z, leaving, size;
+
+  /// T tokens, C chunks and S_max documents at most.
+  GdnBackwardScratch(const GdnShape& shape, int64_t tokens, int64_t num_chunks, int64_t max_documents)
+      : prepared(shape, num_chunks, max_documents) {
+    z = (prepared.bytes() + 255) / 256 * 256;
+    leaving = z + (static_cast<size_t>(tokens * shape.values()) * 2 + 255) / 256 * 256;
+    size = leaving + static_cast<size_t>(tokens / gdn_chunk * gdn_state_elements(shape)) * 2;
   }
   size_t bytes() const { return size; }
 };

@@ -101,6 +101,9 @@ size_t attention_forward(const OpShape& s) {
 size_t attention_backward(const OpShape& s) {
   return attention_backward_mma_scratch(s.attention, s.rows, s.max_chunks);
 }
+size_t gated_delta_backward(const OpShape& s) {
+  return GdnBackwardScratch(s.gdn, s.rows, s.max_chunks, s.max_documents).bytes();
+}
 size_t gated_delta_forward(const OpShape& s) {
   return GdnForwardScratch(s.gdn, s.max_chunks, s.max_documents).bytes();
 }
@@ -127,6 +130,11 @@ const char* gdn_heads(const KernelRequest& r) {
 }
 const char* wide_gdn_heads(const KernelRequest& r) {
   return r.device.sm == 90 ? gdn_heads(r) : "is made for sm_90";
+}
+const char* gdn_backward(const KernelRequest& r) {
+  const int sm = r.device.sm;
+  if (sm == 86 || sm == 89 || sm >= 120) return "needs 163 KiB of shared memory a block";
+  return gdn_heads(r);
 }
 }  // namespace mma
 
@@ -215,6 +223,8 @@ constexpr KernelEntry list[] = {
     {"gated_delta_forward.wgmma", Op::gated_delta_forward, gpu, fast, mma::wide_gdn_heads,
      mma::gated_delta_forward, bf16_only, 90},
     {"gated_delta_forward.plain", Op::gated_delta_forward, gpu, slow, plain::gdn_heads},
+    {"gated_delta_backward.mma", Op::gated_delta_backward, gpu, fast, mma::gdn_backward,
+     mma::gated_delta_backward, bf16_only},
     {"gated_delta_backward.plain", Op::gated_delta_backward, gpu, slow, plain::gdn_heads,
      plain::gated_delta_backward},
     {"gated_rmsnorm_forward.plain", Op::gated_rmsnorm_forward, gpu, slow, plain::gdn_heads},

@@ -76,11 +76,18 @@ using Op = std::function<void(Stream&, const On&)>;
 /// What an output may differ by from the cpu row.
 struct Output {
   Array* array;
-  double nmse = -1;  ///< negative: the rounding contract of its dtype (parity::bound)
-  int64_t ulp = -1;  ///< largest distance in units of the last place; negative: not checked
+  double nmse = -1;       ///< negative: the rounding contract of its dtype (parity::bound)
+  int64_t ulp = -1;       ///< largest distance in units of the last place; negative: not checked
+  double fast_nmse = -1;  ///< bound of kernels that are not plain; negative: nmse
   Output(Array* a, double error = -1, int64_t places = -1)  // NOLINT(google-explicit-constructor)
       : array(a), nmse(error), ulp(places) {}
 };
+/// Fast kernels round operands of matrix products to bf16: `error` (1e-4 in the contract) bounds them.
+inline Output rounds_inside(Array* array, double error = 1e-4, double plain_error = -1) {
+  Output output(array, plain_error);
+  output.fast_nmse = error;
+  return output;
+}
 /// Checked to `places` units of the last place, element by element.
 inline Output within_ulp(Array* array, int64_t places) {
   return {array, -1, places};
@@ -186,7 +193,8 @@ inline int64_t ordered_bits(const Array& array, int64_t i) {
 }
 
 /// Compares one output with the cpu row. An element that both leave unwritten (NaN) is equal.
-inline void expect_same(const Array& cuda, const Array& cpu, const Output& allowed, size_t number) {
+inline void expect_same(const Array& cuda, const Array& cpu, const Output& allowed, size_t number,
+                        const KernelEntry& kernel) {
   std::vector<double> x = cuda.values();
   std::vector<double> y = cpu.values();
   int64_t worst = 0;
@@ -213,8 +221,9 @@ inline void expect_same(const Array& cuda, const Array& cpu, const Output& allow
                                   << ": element " << worst_at << " is " << x[worst_at] << ", the cpu row has "
                                   << y[worst_at];
   }
-  EXPECT_LE(parity::nmse(x, y), allowed.nmse < 0 ? parity::bound(cpu.dtype()) : allowed.nmse)
-      << "output " << number << " of shape " << to_string(cpu.shape());
+  double bound = allowed.nmse < 0 ? parity::bound(cpu.dtype()) : allowed.nmse;
+  if (kernel.speed == KernelSpeed::fast && allowed.fast_nmse >= 0) bound = allowed.fast_nmse;
+  EXPECT_LE(parity::nmse(x, y), bound) << "output " << number << " of shape " << to_string(cpu.shape());
 }
 
 /// What a kernel gave.
@@ -248,7 +257,7 @@ inline std::vector<Result> compare(const std::vector<Output>& outputs, const Op&
       if (kernel->deterministic) {
         EXPECT_TRUE(first[i] == second[i]) << "output " << i << " differs between two runs";
       }
-      expect_same(first[i], *outputs[i].array, outputs[i], i);
+      expect_same(first[i], *outputs[i].array, outputs[i], i, *kernel);
     }
     results.push_back({kernel, std::move(first)});
   }

@@ -44,4 +44,21 @@ __device__ inline void copy_box(uint32_t to, const void* tensor_map, int x, int 
 #endif
 }
 
+/// Copies `bytes` (a multiple of 16) of neighbouring memory; both ends 16-byte aligned.
+__device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier)
+      : "memory");
+#endif
+}
+/// Orders this thread's stores to shared memory before bulk copies that are queued behind the block's next
+/// barrier.
+__device__ inline void fence_bulk_copies() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 }  // namespace deltatune::cuda::ptx

@@ -64,6 +64,17 @@ __device__ inline uint32_t transpose_8x8(uint32_t x) {
 __device__ inline void store_shared(uint32_t to, uint32_t x) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(x) : "memory");
 }
+/// The same for 16 bytes.
+__device__ inline void store_shared_16(uint32_t to, const uint32_t (&x)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(to), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+               : "memory");
+}
+/// Loads 4 bytes from a shared-memory address.
+__device__ inline uint32_t load_shared(uint32_t from) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(from) : "memory");
+  return x;
+}
 
 /// Loads 16 bytes from a shared-memory address that is a multiple of 16.
 __device__ inline uint4 load_shared_16(uint32_t from) {
