@@ -467,7 +467,8 @@ TEST_P(CudaMixer, AttentionOfWideHeads) {
   AttentionCase large(GetParam(), {2, 1, 256, 64}, {150});
   for (Array* x : {&large.q, &large.k}) {
     std::vector<double> values = x->values();
-    for (double& value : values) value *= 5;
+    // Scores of up to about 40: further up f32 itself rounds them by more than its bound allows.
+    for (double& value : values) value *= 3;
     x->set(values);
   }
   large.forward();
