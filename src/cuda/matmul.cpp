@@ -156,7 +156,7 @@ void MatmulPlans::prepare(Stream& stream, const std::string& gpu, MatmulTuning& 
     }
     tuning.fill(stream, writable(call.a));
     tuning.fill(stream, writable(call.b));
-    tuning.fill(stream, call.c);
+    if (call.spec.accumulate) tuning.fill(stream, call.c);
     const MatmulChoice choice = Race(impl_->handle, stream, plan, call).run();
     plan.use(choice.algorithm);
     tuning.first_us += choice.first_us;

@@ -8,12 +8,12 @@
 namespace deltatune {
 namespace {
 
-/// The first matrix (or higher) among an op's arguments; where there is none the first tensor.
+/// The first matrix (or higher) among an op's arguments; where there is none the longest vector.
 struct ShapeNote {
   CTensor found;
   void operator()(const CTensor& x) {
     if (x.empty() || (found.shape.rank >= 2 && !found.empty())) return;
-    if (found.empty() || x.shape.rank >= 2) found = x;
+    if (found.empty() || x.shape.rank >= 2 || x.count() > found.count()) found = x;
   }
   void operator()(const Tensor& x) { (*this)(CTensor(x)); }
   void operator()(const AdamwTensors& x) { (*this)(CTensor(x.m_n)); }

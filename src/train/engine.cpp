@@ -200,9 +200,14 @@ void Engine::prepare_matmuls() {
   if (device_.is_null() || device_.target() != Target::cuda) return;
   MatmulTuning tuning;
   MatmulRecorder recorder(device_, tuning.calls);
-  rehearse(
-      recorder, store_->weights(), store_->grads(),
-      batch_.upload(recorder, synthetic_batch(options_.tokens, options_.tokens, options_.max_documents)));
+  RowInputs row =
+      batch_.upload(recorder, synthetic_batch(options_.tokens, options_.tokens, options_.max_documents));
+  // Weight gradients are written by the first row of a window and added to by the others.
+  for (const bool fresh : {true, false}) {
+    row.fresh_gradients = fresh;
+    rehearse(recorder, store_->weights(), store_->grads(), row);
+    if (!options_.train) break;
+  }
   tuning.time = options_.tune_matmuls;
   tuning.folder = options_.cache_folder;
   RandomFill random;
@@ -212,9 +217,10 @@ void Engine::prepare_matmuls() {
 }
 
 void Engine::give_step(Stream& recorder, const Batch& batch) {
-  const RowInputs row = batch_.upload(*stream_, batch);
+  RowInputs row = batch_.upload(*stream_, batch);
   stream_->sync();
-  store_->zero_gradients(recorder);
+  row.fresh_gradients = true;
+  store_->zero_summed_gradients(recorder);
   ops::fill(recorder, loss_sum_1_, 0);
   rehearse(recorder, store_->weights(), store_->grads(), row);
   if (options_.train) store_->step(recorder, scalars_8_, options_.max_grad_norm);

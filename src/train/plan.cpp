@@ -25,12 +25,8 @@ std::vector<PlannedOp> planned_ops(const Engine& engine, const Stream& stream,
     const OpTotals& t = stream.totals()[i];
     if (t.calls == 0) continue;
     const SelectedKernel& chosen = engine.kernels().ops[i];
-    PlannedOp op{name_of(static_cast<Op>(i)),
-                 short_name(*chosen.kernel) + (chosen.slow() ? ", slow" : ""),
-                 t.calls,
-                 t.flops,
-                 t.bytes,
-                 0};
+    PlannedOp op{
+        name_of(static_cast<Op>(i)), short_name(*chosen.kernel), chosen.slow(), t.calls, t.flops, t.bytes, 0};
     if (card) op.seconds = std::max(t.flops / (card->gemm_tflops * 1e12), t.bytes / (card->copy_gb_s * 1e9));
     out.push_back(std::move(op));
   }
@@ -126,6 +122,7 @@ json::Value PlanReport::to_json() const {
     json::Value item;
     item.set("op", op.name);
     item.set("kernel", op.kernel);
+    if (op.slow) item.set("slow_kernels", true);
     item.set("calls", op.calls);
     item.set("flops", op.flops);
     item.set("bytes", op.bytes);
@@ -166,8 +163,9 @@ std::string PlanReport::to_text() const {
   out += format("{:<26} {:<14} {:>7} {:>12} {:>10} {:>11}\n", "ops per step and device", "kernel", "calls",
                 "GFLOP", "GB", card ? "roofline ms" : "");
   for (const PlannedOp& op : ops) {
-    out += format("  {:<24} {:<14} {:>7} {:>12.2f} {:>10.3f} {:>11}\n", op.name, op.kernel, op.calls,
-                  op.flops * 1e-9, op.bytes * 1e-9, card ? format("{:.3f}", op.seconds * 1e3) : "");
+    out += format("  {:<24} {:<14} {:>7} {:>12.2f} {:>10.3f} {:>11}\n", op.name,
+                  op.kernel + (op.slow ? ", slow" : ""), op.calls, op.flops * 1e-9, op.bytes * 1e-9,
+                  card ? format("{:.3f}", op.seconds * 1e3) : "");
   }
   if (world_size > 1) {
     out += format("  gathers {:.2f} GB, reductions {:.2f} GB sent per device", comm.gather_bytes * 1e-9,
@@ -183,6 +181,11 @@ std::string PlanReport::to_text() const {
         "\nroofline {:.1f} ms a step on {}: {:.0f} tokens/s per device ({} TFLOP/s matrix, {} GB/s copy)\n",
         seconds() * 1e3, card->title, static_cast<double>(max_tokens * accumulation) / seconds(),
         card->gemm_tflops, card->copy_gb_s);
+  }
+  const auto slow = std::count_if(ops.begin(), ops.end(), [](const PlannedOp& op) { return op.slow; });
+  if (slow > 0) {
+    out += format(
+        "{} of these ops have only their plain, slow kernel there: a run needs allow_slow_kernels\n", slow);
   }
   const double free = gib(static_cast<double>(memory_available)) - gib(static_cast<double>(memory.total()));
   out += fits() ? format("verdict: fits, {:.2f} of {:.2f} GiB free\n", free,

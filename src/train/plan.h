@@ -20,6 +20,7 @@ namespace deltatune {
 struct PlannedOp {
   std::string name;
   std::string kernel;  ///< what serves it: "plain", "cublaslt", ...
+  bool slow = false;   ///< only its plain kernel fits: a run needs allow_slow_kernels
   int64_t calls = 0;
   double flops = 0;
   double bytes = 0;

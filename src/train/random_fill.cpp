@@ -29,9 +29,16 @@ const std::vector<std::byte>& RandomFill::block(DType dtype, Kind kind, double l
 
 void RandomFill::write(Stream& stream, Tensor x, const std::vector<std::byte>& bytes) {
   const size_t total = x.bytes();
-  for (size_t begin = 0; begin < total; begin += bytes.size()) {
-    const size_t size = std::min(bytes.size(), total - begin);
-    stream.upload({x.data + begin, DType::u8, {static_cast<int64_t>(size)}}, bytes.data());
+  const auto piece = [&](size_t begin, size_t size) {
+    return Tensor{x.data + begin, DType::u8, {static_cast<int64_t>(size)}};
+  };
+  size_t done = std::min(bytes.size(), total);
+  if (done > 0) stream.upload(piece(0, done), bytes.data());
+  // The device doubles what is there: faster than the way from the host.
+  while (done < total) {
+    const size_t size = std::min(done, total - done);
+    stream.copy(piece(done, size), piece(0, size));
+    done += size;
   }
   stream.sync();
 }

@@ -40,6 +40,7 @@ Trained train(DType storage, GraphMode mode, int64_t accumulation) {
   constexpr int64_t tokens = 300;
   EngineOptions options = tiny_options(storage, tokens);
   options.graph = mode;
+  options.allow_slow_kernels = true;
   options.keep = Keep::outputs();
   TinyEngine t(options, make_cuda_device(0));
   const std::vector<Batch> all = rows(tokens);

@@ -1,0 +1,77 @@
+// What the program says about kernels: `plan` names them for a device it does not have, `bench op` times
+// them.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "cli/run_binary.h"
+
+namespace deltatune {
+namespace {
+
+const std::string model = DELTATUNE_SOURCE_DIR "/tests/golden/tiny_tied/model";
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+json::Value plan(const std::string& more) {
+  const ProgramResult result =
+      run_deltatune("plan --model_name_or_path " + model + " --max_tokens 256 --json " + more);
+  EXPECT_EQ(result.code, 0) << result.err;
+  return json::parse(result.out, "plan");
+}
+
+const json::Value& op_of(const json::Value& plan, const std::string& name) {
+  for (const json::Value& op : plan.at("ops").as_array()) {
+    if (op.at("op").as_string() == name) return op;
+  }
+  ADD_FAILURE() << name;
+  return plan.at("ops").as_array().front();
+}
+
+TEST(KernelsVerbs, PlanNamesTheKernelsOfTheDevice) {
+  const json::Value h200 = plan("--device h200");
+  EXPECT_EQ(op_of(h200, "matmul").at("kernel").as_string(), "cublaslt");
+  EXPECT_EQ(op_of(h200, "matmul").find("slow_kernels"), nullptr);
+  // Heads of 32: nothing but the plain kernel takes them.
+  EXPECT_EQ(op_of(h200, "attention_forward").at("kernel").as_string(), "plain");
+  EXPECT_TRUE(op_of(h200, "attention_forward").at("slow_kernels").as_bool());
+  EXPECT_EQ(op_of(plan(""), "matmul").at("kernel").as_string(), "cpu");
+  const ProgramResult text =
+      run_deltatune("plan --model_name_or_path " + model + " --max_tokens 256 --device h200");
+  EXPECT_TRUE(contains(text.out, "a run needs allow_slow_kernels")) << text.out;
+}
+
+TEST(KernelsVerbs, BenchOpTimesWhatTheGlobNames) {
+  const ScratchFolder folder;
+  const std::string file = (folder / "bench.json").string();
+  const std::string arguments =
+      "bench op 'swiglu_*' --model " + model + " --tokens 64 --dtype f32 --device cpu --json " + file;
+  const ProgramResult result = run_deltatune(arguments);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "swiglu_backward")) << result.out;
+  EXPECT_FALSE(contains(result.out, "matmul  ")) << result.out;
+  const json::Value out = json::parse(slurp(file), file);
+  for (const char* key : {"date", "commit", "compiler", "machine", "command_line", "bench"})
+    EXPECT_NE(out.find(key), nullptr) << key;
+  const json::Value& row = out.at("bench").at("ops").as_array().at(0);
+  EXPECT_EQ(row.at("op").as_string(), "swiglu_forward");
+  for (const char* key : {"us", "gb_s", "roofline_share"}) EXPECT_GT(row.at(key).as_number(), 0) << key;
+}
+
+TEST(KernelsVerbs, BenchOpRefusesWhatItDoesNotKnow) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"bench", "one of: op"},
+      {"bench op a b", "unexpected argument b"},
+      {"bench op --model qwen-huge --device cpu", "qwen3.8-27b"},
+      {"bench op --tokens 1", "tokens"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    const ProgramResult result = run_deltatune(arguments);
+    EXPECT_EQ(result.code, 2) << arguments;
+    EXPECT_TRUE(contains(result.err, says)) << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace deltatune
