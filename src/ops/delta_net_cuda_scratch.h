@@ -11,15 +11,21 @@ namespace deltatune {
 
 /// How the plain cuda kernels cut their work.
 struct GdnCudaTile {
-  static constexpr int64_t prologue_tokens =
-      64;                                     ///< tokens whose sums one block of gdn_prologue_backward makes
+  static constexpr int64_t prologue_run = 64;  ///< tokens that a warp of gdn_prologue_backward walks
+  static constexpr int64_t prologue_warps =
+      4;                                      ///< such runs of a block, which makes one row of sums for dconv
+  static constexpr int64_t gate_tokens = 64;  ///< the same for dA_log and ddt_bias
   static constexpr int64_t norm_tokens = 16;  ///< the same of gated_rmsnorm_backward
   static constexpr int64_t window = 32;       ///< chunks of gated_delta_backward in flight
 };
 
-/// Elements per block of tokens: dconv [channels, W], dA_log [Hv], ddt_bias [Hv].
-inline int64_t gdn_prologue_cuda_sums(const GdnShape& shape) {
-  return shape.channels() * shape.conv_width + 2 * shape.value_heads;
+/// Rows of partial sums of gdn_prologue_backward: [channels, W] for dconv, [2, Hv] for dA_log and ddt_bias.
+inline int64_t gdn_prologue_cuda_blocks(int64_t tokens) {
+  constexpr int64_t block = GdnCudaTile::prologue_run * GdnCudaTile::prologue_warps;
+  return (tokens + block - 1) / block;
+}
+inline int64_t gdn_gates_cuda_blocks(int64_t tokens) {
+  return (tokens + GdnCudaTile::gate_tokens - 1) / GdnCudaTile::gate_tokens;
 }
 /// Elements of one chunk's states, [Hv, dk, dv].
 inline int64_t gdn_state_elements(const GdnShape& shape) {
@@ -27,8 +33,9 @@ inline int64_t gdn_state_elements(const GdnShape& shape) {
 }
 
 inline size_t gdn_prologue_backward_cuda_scratch(const GdnShape& shape, int64_t tokens) {
-  const int64_t blocks = (tokens + GdnCudaTile::prologue_tokens - 1) / GdnCudaTile::prologue_tokens;
-  return static_cast<size_t>(blocks * gdn_prologue_cuda_sums(shape)) * sizeof(float);
+  const int64_t conv = gdn_prologue_cuda_blocks(tokens) * shape.channels() * shape.conv_width;
+  const int64_t gates = gdn_gates_cuda_blocks(tokens) * 2 * shape.value_heads;
+  return static_cast<size_t>(conv + gates) * sizeof(float);
 }
 /// Per window: the errors and dd of its tokens, R leaving each chunk, and two states carried from window to
 /// window.

@@ -87,6 +87,12 @@ const char* attention_heads(const KernelRequest& r) {
 const char* gdn_heads(const KernelRequest& r) {
   return std::max(r.gdn.key_dim, r.gdn.value_dim) <= 256 ? nullptr : "delta-rule heads are wider than 256";
 }
+const char* gdn_prologue(const KernelRequest& r) {
+  return r.gdn.conv_width <= 4 ? gdn_heads(r) : "the short convolution is wider than 4";
+}
+const char* norm_width(const KernelRequest& r) {
+  return r.hidden <= 10240 ? nullptr : "the hidden size is above 10240";
+}
 }  // namespace plain
 
 size_t library_cap(const OpShape&) {
@@ -188,17 +194,18 @@ constexpr KernelEntry list[] = {
     {"cast.cpu", Op::cast, host, only},
     {"add.cpu", Op::add, host, only},
 
-    // The cuda table. A fast kernel comes before the plain one of its op.
-    {"embedding_forward.plain", Op::embedding_forward, gpu, slow},
-    {"embedding_backward.plain", Op::embedding_backward, gpu, slow},
-    {"rmsnorm_forward.plain", Op::rmsnorm_forward, gpu, slow},
-    {"rmsnorm_backward.plain", Op::rmsnorm_backward, gpu, slow, nullptr, plain::rmsnorm_backward},
-    {"add_rmsnorm_forward.plain", Op::add_rmsnorm_forward, gpu, slow},
-    {"add_rmsnorm_backward.plain", Op::add_rmsnorm_backward, gpu, slow, nullptr, plain::rmsnorm_backward},
+    // The cuda table. A fast kernel comes before the plain one of its op. Byte-bound ops have one kernel each,
+    // near the bandwidth of a copy (bench/NOTES.md).
+    {"embedding_forward.plain", Op::embedding_forward, gpu, only},
+    {"embedding_backward.plain", Op::embedding_backward, gpu, only},
+    {"rmsnorm_forward.plain", Op::rmsnorm_forward, gpu, only, plain::norm_width},
+    {"rmsnorm_backward.plain", Op::rmsnorm_backward, gpu, only, plain::norm_width, plain::rmsnorm_backward},
+    {"add_rmsnorm_forward.plain", Op::add_rmsnorm_forward, gpu, only, plain::norm_width},
+    {"add_rmsnorm_backward.plain", Op::add_rmsnorm_backward, gpu, only, plain::norm_width, plain::rmsnorm_backward},
     {"matmul.cublaslt", Op::matmul, gpu, fast, nullptr, library_cap},
     {"matmul.plain", Op::matmul, gpu, slow},
-    {"qk_norm_rope_forward.plain", Op::qk_norm_rope_forward, gpu, slow, plain::attention_heads},
-    {"qk_norm_rope_backward.plain", Op::qk_norm_rope_backward, gpu, slow, plain::attention_heads,
+    {"qk_norm_rope_forward.plain", Op::qk_norm_rope_forward, gpu, only, plain::attention_heads},
+    {"qk_norm_rope_backward.plain", Op::qk_norm_rope_backward, gpu, only, plain::attention_heads,
      plain::qk_norm_rope_backward},
     {"attention_forward.cudnn", Op::attention_forward, gpu, fast, cudnn::attention, cudnn::attention_forward,
      bf16_only, 90, 91800, false, false},
@@ -213,10 +220,10 @@ constexpr KernelEntry list[] = {
      bf16_only},
     {"attention_backward.plain", Op::attention_backward, gpu, slow, plain::attention_heads,
      plain::attention_backward},
-    {"sigmoid_gate_forward.plain", Op::sigmoid_gate_forward, gpu, slow},
-    {"sigmoid_gate_backward.plain", Op::sigmoid_gate_backward, gpu, slow},
-    {"gdn_prologue_forward.plain", Op::gdn_prologue_forward, gpu, slow, plain::gdn_heads},
-    {"gdn_prologue_backward.plain", Op::gdn_prologue_backward, gpu, slow, plain::gdn_heads,
+    {"sigmoid_gate_forward.plain", Op::sigmoid_gate_forward, gpu, only},
+    {"sigmoid_gate_backward.plain", Op::sigmoid_gate_backward, gpu, only},
+    {"gdn_prologue_forward.plain", Op::gdn_prologue_forward, gpu, only, plain::gdn_prologue},
+    {"gdn_prologue_backward.plain", Op::gdn_prologue_backward, gpu, only, plain::gdn_prologue,
      plain::gdn_prologue_backward},
     {"gated_delta_forward.mma", Op::gated_delta_forward, gpu, fast, mma::gdn_heads, mma::gated_delta_forward,
      bf16_only},
@@ -227,20 +234,20 @@ constexpr KernelEntry list[] = {
      mma::gated_delta_backward, bf16_only},
     {"gated_delta_backward.plain", Op::gated_delta_backward, gpu, slow, plain::gdn_heads,
      plain::gated_delta_backward},
-    {"gated_rmsnorm_forward.plain", Op::gated_rmsnorm_forward, gpu, slow, plain::gdn_heads},
-    {"gated_rmsnorm_backward.plain", Op::gated_rmsnorm_backward, gpu, slow, plain::gdn_heads,
+    {"gated_rmsnorm_forward.plain", Op::gated_rmsnorm_forward, gpu, only, plain::gdn_heads},
+    {"gated_rmsnorm_backward.plain", Op::gated_rmsnorm_backward, gpu, only, plain::gdn_heads,
      plain::gated_rmsnorm_backward},
-    {"swiglu_forward.plain", Op::swiglu_forward, gpu, slow},
-    {"swiglu_backward.plain", Op::swiglu_backward, gpu, slow},
-    {"gather_rows.plain", Op::gather_rows, gpu, slow},
-    {"scatter_rows.plain", Op::scatter_rows, gpu, slow},
-    {"cross_entropy.plain", Op::cross_entropy, gpu, slow, nullptr, plain::cross_entropy},
-    {"sum_squares.plain", Op::sum_squares, gpu, slow, nullptr, plain::sum_squares},
+    {"swiglu_forward.plain", Op::swiglu_forward, gpu, only},
+    {"swiglu_backward.plain", Op::swiglu_backward, gpu, only},
+    {"gather_rows.plain", Op::gather_rows, gpu, only},
+    {"scatter_rows.plain", Op::scatter_rows, gpu, only},
+    {"cross_entropy.plain", Op::cross_entropy, gpu, only, nullptr, plain::cross_entropy},
+    {"sum_squares.plain", Op::sum_squares, gpu, only, nullptr, plain::sum_squares},
     {"grad_scale.plain", Op::grad_scale, gpu, only},  // one thread's work
-    {"adamw.plain", Op::adamw, gpu, slow},
-    {"fill.plain", Op::fill, gpu, slow},
-    {"cast.plain", Op::cast, gpu, slow},
-    {"add.plain", Op::add, gpu, slow},
+    {"adamw.plain", Op::adamw, gpu, only},
+    {"fill.plain", Op::fill, gpu, only},
+    {"cast.plain", Op::cast, gpu, only},
+    {"add.plain", Op::add, gpu, only},
 };
 // clang-format on
 

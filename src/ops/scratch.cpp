@@ -31,6 +31,10 @@ int64_t cuda_blocks(int64_t count, int64_t size, int64_t limit) {
   return wanted < limit ? wanted : limit;
 }
 
+int64_t cuda_norm_blocks(int64_t tokens) {
+  return cuda_blocks(tokens, cuda_norm_block, cuda_partials);
+}
+
 size_t matmul_slot() {
   using Tile = MatmulTile;
   return aligned(Tile::rows * Tile::depth + Tile::columns * Tile::depth + Tile::rows * Tile::columns,
@@ -64,7 +68,7 @@ size_t matmul(Target target, DType storage) {
 size_t rmsnorm_backward(Target target, DType storage, int64_t tokens, int64_t width) {
   if (target != Target::cuda) return 0;
   // Partial sums of dw for each block of tokens.
-  return aligned(cuda_blocks(tokens, norm_block, cuda_partials) * width, compute_size(storage));
+  return aligned(cuda_norm_blocks(tokens) * width, compute_size(storage));
 }
 
 size_t qk_norm_rope_forward(Target target, DType storage, const AttentionShape& shape) {

@@ -25,15 +25,16 @@ struct AttentionTile {
 };
 /// Tokens whose contributions to a norm weight's gradient are summed first.
 inline constexpr int64_t norm_block = 64;
-/// The same in the plain cuda kernel of qk_norm_rope.
+/// The same in the cuda kernels.
 inline constexpr int64_t cuda_norm_block = 16;
 /// Elements summed first by sum_squares.
 inline constexpr int64_t square_block = 4096;
 
 inline constexpr size_t cuda_library_cap = size_t{32} << 20;  ///< GEMM and attention plans
 
-/// On the cuda target: the most blocks of tokens (of columns) that a sum over tokens is cut into.
-inline constexpr int64_t cuda_partials = 128;
+/// On the cuda target: the most blocks of tokens that rmsnorm's sum over tokens is cut into, two for each
+/// multiprocessor of an H100 or H200.
+inline constexpr int64_t cuda_partials = 264;
 /// The same for sum_squares, whose blocks have at least square_block elements.
 inline constexpr int64_t cuda_square_partials = 1024;
 
@@ -46,6 +47,9 @@ size_t rope_slot(DType storage, const AttentionShape& shape);
 /// Blocks that a sum over `count` terms is cut into on the cuda target: `size` terms or more each, `limit`
 /// blocks at most.
 int64_t cuda_blocks(int64_t count, int64_t size, int64_t limit);
+
+/// The same for the gradient of rmsnorm's weight.
+int64_t cuda_norm_blocks(int64_t tokens);
 
 /// Bytes of the whole op; `storage` is the dtype of the activations.
 size_t matmul(Target target, DType storage);

@@ -320,38 +320,119 @@ TEST_P(CudaMixer, GatedDeltaDocumentsDoNotLeak) {
   }
 }
 
+/// Inputs and outputs of the prologue on one packed row.
+struct PrologueCase {
+  DType dtype;
+  GdnShape shape;
+  Row row;
+  Array proj, conv, A_log, dt_bias, dq, dk, dv, dg, dbeta;
+  Array q, k, v, g, beta, q_rstd, k_rstd, dproj, dconv, dA_log, ddt_bias;
+
+  PrologueCase(DType storage, const GdnShape& s, const std::vector<int32_t>& lengths)
+      : dtype(storage), shape(s), row(lengths) {
+    const int64_t T = row.tokens, Hk = shape.key_heads, Hv = shape.value_heads;
+    const Shape keys{T, Hk, shape.key_dim}, values{T, Hv, shape.value_dim};
+    proj = random(dtype, {T, shape.columns()}, 1, 2);
+    conv = random(dtype, {shape.channels(), shape.conv_width}, 2, 0.5);
+    A_log = uniform(DType::f32, {Hv}, 3, -4, 3);
+    dt_bias = uniform(DType::f32, {Hv}, 4, -25, 25);
+    dq = random(dtype, keys, 5);
+    dk = random(dtype, keys, 6);
+    dv = random(dtype, values, 7);
+    dg = random(DType::f32, {T, Hv}, 8);
+    dbeta = random(DType::f32, {T, Hv}, 9);
+    q = Array(dtype, keys);
+    k = Array(dtype, keys);
+    v = Array(dtype, values);
+    g = Array(DType::f32, {T, Hv});
+    beta = Array(DType::f32, {T, Hv});
+    q_rstd = Array(DType::f32, {T, Hk});
+    k_rstd = Array(DType::f32, {T, Hk});
+    dproj = Array(dtype, proj.shape());
+    dconv = random(DType::f32, conv.shape(), 10);
+    dA_log = random(DType::f32, {Hv}, 11);
+    ddt_bias = random(DType::f32, {Hv}, 12);
+  }
+  std::vector<Array> forward() {
+    return compare({&q, &k, &v, &g, &beta, &q_rstd, &k_rstd}, [&](Stream& stream, const On& on) {
+      ops::gdn_prologue_forward(stream, on(q), on(k), on(v), on(g), on(beta), on(q_rstd), on(k_rstd),
+                                on(proj), on(conv), on(A_log), on(dt_bias), on.segments(row), shape);
+    });
+  }
+  std::vector<Array> backward() {
+    return compare({&dproj, &dconv, &dA_log, &ddt_bias}, [&](Stream& stream, const On& on) {
+      ops::gdn_prologue_backward(stream, on(dproj), on(dconv), on(dA_log), on(ddt_bias), on(dq), on(dk),
+                                 on(dv), on(dg), on(dbeta), on(proj), on(conv), on(A_log), on(dt_bias), on(q),
+                                 on(k), on(q_rstd), on(k_rstd), on.segments(row), shape);
+    });
+  }
+};
+
 TEST_P(CudaMixer, GdnPrologue) {
-  const DType dtype = GetParam();
-  for (const GdnShape& shape : gdn_shapes) {
+  std::vector<GdnShape> shapes = gdn_shapes;
+  shapes.push_back({1, 3, 128, 128, 4});  // rows of proj that no pack divides
+  shapes.push_back({2, 4, 128, 128, 4});  // whole packs, as in the released models
+  for (const GdnShape& shape : shapes) {
     for (const auto& lengths : document_lists) {
       SCOPED_TRACE(testing::Message()
                    << shape.key_heads << "/" << shape.value_heads << " heads of " << shape.key_dim << "x"
                    << shape.value_dim << ", first document " << lengths[0]);
-      const Row row(lengths);
-      const int64_t T = row.tokens, Hk = shape.key_heads, Hv = shape.value_heads;
-      const Shape keys{T, Hk, shape.key_dim}, values{T, Hv, shape.value_dim};
-      const Array proj = random(dtype, {T, shape.columns()}, 1, 2);
-      const Array conv = random(dtype, {shape.channels(), shape.conv_width}, 2, 0.5);
-      const Array A_log = uniform(DType::f32, {Hv}, 3, -4, 3);
-      const Array dt_bias = uniform(DType::f32, {Hv}, 4, -25, 25);
-      Array q(dtype, keys), k(dtype, keys), v(dtype, values), g(DType::f32, {T, Hv}),
-          beta(DType::f32, {T, Hv});
-      Array q_rstd(DType::f32, {T, Hk}), k_rstd(DType::f32, {T, Hk});
-      compare({&q, &k, &v, &g, &beta, &q_rstd, &k_rstd}, [&](Stream& stream, const On& on) {
-        ops::gdn_prologue_forward(stream, on(q), on(k), on(v), on(g), on(beta), on(q_rstd), on(k_rstd),
-                                  on(proj), on(conv), on(A_log), on(dt_bias), on.segments(row), shape);
-      });
-      const Array dq = random(dtype, keys, 5), dk = random(dtype, keys, 6), dv = random(dtype, values, 7);
-      const Array dg = random(DType::f32, {T, Hv}, 8), dbeta = random(DType::f32, {T, Hv}, 9);
-      Array dproj(dtype, proj.shape());
-      Array dconv = random(DType::f32, conv.shape(), 10);
-      Array dA_log = random(DType::f32, {Hv}, 11), ddt_bias = random(DType::f32, {Hv}, 12);
-      compare({&dproj, &dconv, &dA_log, &ddt_bias}, [&](Stream& stream, const On& on) {
-        ops::gdn_prologue_backward(stream, on(dproj), on(dconv), on(dA_log), on(ddt_bias), on(dq), on(dk),
-                                   on(dv), on(dg), on(dbeta), on(proj), on(conv), on(A_log), on(dt_bias),
-                                   on(q), on(k), on(q_rstd), on(k_rstd), on.segments(row), shape);
-      });
+      PrologueCase c(GetParam(), shape, lengths);
+      c.forward();
+      c.backward();
     }
+  }
+}
+
+/// Documents that start and end around the edges of what a warp walks, and of what a block sums.
+TEST_P(CudaMixer, GdnPrologueDocumentEdges) {
+  for (const int32_t edge : {32, 64, 128, 256}) {
+    for (int32_t first = edge - 4; first <= edge + 4; ++first) {
+      SCOPED_TRACE(testing::Message() << "first document " << first);
+      PrologueCase c(GetParam(), {1, 1, 16, 16, 4}, {first, 1, 2, 3, 70, edge});
+      c.forward();
+      c.backward();
+    }
+  }
+  PrologueCase many(GetParam(), {1, 2, 16, 16, 4}, ones(600));
+  many.forward();
+  many.backward();
+}
+
+TEST_P(CudaMixer, GdnProloguePartsNotWanted) {
+  PrologueCase c(GetParam(), {2, 4, 128, 128, 4}, {70, 1});
+  const auto all = c.forward();
+  const auto gradients = c.backward();
+  const Tensor none;
+  const auto some = compare({&c.k, &c.beta}, [&](Stream& stream, const On& on) {
+    ops::gdn_prologue_forward(stream, none, on(c.k), none, none, on(c.beta), none, none, on(c.proj),
+                              on(c.conv), on(c.A_log), on(c.dt_bias), on.segments(c.row), c.shape);
+  });
+  EXPECT_TRUE(some[0] == all[1]);
+  EXPECT_TRUE(some[1] == all[4]);
+  const auto sums = [&](Array& dconv, Array& ddt_bias) {
+    return compare({&dconv, &ddt_bias}, [&](Stream& stream, const On& on) {
+      ops::gdn_prologue_backward(stream, none, on(dconv), none, on(ddt_bias), on(c.dq), on(c.dk), on(c.dv),
+                                 on(c.dg), on(c.dbeta), on(c.proj), on(c.conv), on(c.A_log), on(c.dt_bias),
+                                 on(c.q), on(c.k), on(c.q_rstd), on(c.k_rstd), on.segments(c.row), c.shape);
+    });
+  };
+  Array dconv = random(DType::f32, c.conv.shape(), 10), ddt_bias = random(DType::f32, {4}, 12);
+  const auto only = sums(dconv, ddt_bias);
+  EXPECT_TRUE(only[0] == gradients[1]);
+  EXPECT_TRUE(only[1] == gradients[3]);
+}
+
+TEST_P(CudaMixer, GdnPrologueDocumentsDoNotLeak) {
+  PrologueCase c(GetParam(), {1, 2, 16, 16, 4}, {70, 65, 90});
+  const auto before = c.forward();
+  const auto gradients = c.backward();
+  for (Array* x : {&c.proj, &c.dq, &c.dk, &c.dv}) disturb(*x, 70, 135);
+  const auto after = c.forward();
+  const auto gradients_after = c.backward();
+  for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 70}, {135, 225}}) {
+    for (size_t i = 0; i < 3; ++i) expect_same_tokens(before[i], after[i], begin, end, "q, k or v");
+    expect_same_tokens(gradients[0], gradients_after[0], begin, end, "dproj");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "cuda/cuda_ops.h"
+#include "cuda/math.cuh"
 #include "cuda/pack.cuh"
 
 namespace deltatune::cuda {
@@ -13,10 +14,6 @@ struct Tile {
   static constexpr int threads = 256;
   static constexpr int packs = 4;  ///< per thread
 };
-
-__device__ inline float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
 
 /// Calls body(j) for this thread's packs of row blockIdx.x: blockIdx.y-th part of `packs` packs.
 template <class F>
@@ -42,7 +39,7 @@ __global__ __launch_bounds__(Tile::threads) void swiglu_forward_kernel(T* __rest
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       const float x = load(g.v[j]);
-      out.v[j] = store<T>(x * sigmoid(x) * load(u.v[j]));
+      out.v[j] = store<T>(x * sigmoid_for<T>(x) * load(u.v[j]));
     }
     store_pack(y + t * width + pack * N, out);
   });
@@ -66,7 +63,7 @@ __global__ __launch_bounds__(Tile::threads) void swiglu_backward_kernel(T* dgate
       const float g = load(gates.v[j]);
       const float u = load(ups.v[j]);
       const float d = load(ds.v[j]);
-      const float s = sigmoid(g);
+      const float s = sigmoid_for<T>(g);
       to_gate.v[j] = store<T>(d * u * s * (1.0f + g * (1.0f - s)));
       to_up.v[j] = store<T>(d * g * s);
     }
@@ -139,6 +136,10 @@ __global__ __launch_bounds__(Tile::threads) void add_kernel(To* __restrict__ y, 
     store_pack(y + i, out);
   });
 }
+
+/// Elements whose wider side is 16 bytes: a wider pack would leave gaps between the lanes' accesses.
+template <class A, class B>
+inline constexpr int common_pack = full_pack<A> < full_pack<B> ? full_pack<A> : full_pack<B>;
 
 /// Blocks of a grid-stride loop over n packs.
 unsigned stride_blocks(int64_t packs) {
@@ -224,7 +225,7 @@ void cast(Stream& stream, Tensor y, CTensor x) {
   if (y.count() == 0) return;
   by_any_float(y.dtype, [&](auto y_zero) {
     by_any_float(x.dtype, [&](auto x_zero) {
-      by_pack<8>(aligned16(y.data, x.data), [&](auto n) {
+      by_pack<common_pack<decltype(y_zero), decltype(x_zero)>>(aligned16(y.data, x.data), [&](auto n) {
         using To = decltype(y_zero);
         using From = decltype(x_zero);
         launch(stream, {"cast", y}, cast_kernel<To, From, n()>, stride_blocks(y.count() / n()), Tile::threads,
@@ -238,7 +239,7 @@ void add(Stream& stream, Tensor y, CTensor x) {
   if (y.count() == 0) return;
   by_wide(y.dtype, [&](auto y_zero) {
     by_wide(x.dtype, [&](auto x_zero) {
-      by_pack<8>(aligned16(y.data, x.data), [&](auto n) {
+      by_pack<common_pack<decltype(y_zero), decltype(x_zero)>>(aligned16(y.data, x.data), [&](auto n) {
         using To = decltype(y_zero);
         using From = decltype(x_zero);
         launch(stream, {"add", y}, add_kernel<To, From, n()>, stride_blocks(y.count() / n()), Tile::threads,

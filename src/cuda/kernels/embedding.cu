@@ -2,33 +2,24 @@
 //
 // order_T sorts the positions by token id, so equal ids are a run. One block per (possible start of a run,
 // block of columns): a position that starts no run returns at once, so the grid is an upper bound that does
-// not depend on the ids. The sum goes over the run in order of position, in fp32, and is added once to
-// dweight.
+// not depend on the ids. The lanes of a warp look at 32 positions together to find a run's end. The sum goes
+// over the run in order of position, in fp32, and is added once to dweight.
 #include "cuda/cuda_ops.h"
 #include "cuda/pack.cuh"
+#include "cuda/reduce.cuh"
 
 namespace deltatune::cuda {
 namespace {
 
 struct Tile {
-  static constexpr int threads = 64;
+  static constexpr int threads = 128;
   static constexpr int in_flight = 4;  ///< rows loaded before the first is added
 };
 
-/// First place behind `first` whose id differs: the ids are sorted, so a binary search finds it.
-__device__ int64_t end_of_run(const int32_t* tokens, const int32_t* order, int64_t first, int64_t count) {
-  const int32_t id = tokens[order[first]];
-  int64_t low = first + 1;
-  int64_t high = count;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (tokens[order[middle]] == id) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
+template <class T, int N>
+__device__ inline void add_row(float (&sum)[N], const Pack<T, N>& row) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum[j] += load(row.v[j]);
 }
 
 template <class T, int N>
@@ -37,32 +28,48 @@ __global__ __launch_bounds__(Tile::threads) void embedding_gradient(float* __res
                                                                     const int32_t* __restrict__ tokens,
                                                                     const int32_t* __restrict__ order,
                                                                     int64_t count, int64_t width) {
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  // Lane l looks at place begin + l; lane 0 at first at the one before the run.
   const int64_t first = blockIdx.x;
-  const int32_t id = tokens[order[first]];
-  if (first > 0 && tokens[order[first - 1]] == id) return;
+  int64_t begin = first - 1;
+  const auto position_at = [&](int64_t place) { return place >= 0 && place < count ? order[place] : -1; };
+  const auto id_at = [&](int32_t position) { return position >= 0 ? tokens[position] : -1; };
+  int32_t position = position_at(begin + lane);
+  int32_t mine = id_at(position);
+  const int32_t id = __shfl_sync(full_warp, mine, 1);
+  if (__shfl_sync(full_warp, mine, 0) == id) return;
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * Tile::threads + threadIdx.x) * N;
-  if (column >= width) return;
-  const int64_t end = end_of_run(tokens, order, first, count);
+  const bool inside = column < width;  // all lanes stay for the shuffles
+  const T* const from = dy + (inside ? column : 0);
+  Pack<float, N> out{};
+  float* const to = dweight + id * width + column;
+  if (inside) out = load_pack<N>(static_cast<const float*>(to));
   float sum[N] = {};
-  int64_t i = first;
-  for (; i + Tile::in_flight <= end; i += Tile::in_flight) {
-    Pack<T, N> rows[Tile::in_flight];
+  for (int skipped = 1;; skipped = 0) {
+    const unsigned others = ~__ballot_sync(full_warp, mine == id) & (skipped ? ~1u : ~0u);
+    const int end = others ? __ffs(static_cast<int>(others)) - 1 : warp_size;
+    int i = skipped;
+    for (; i + Tile::in_flight <= end; i += Tile::in_flight) {
+      Pack<T, N> rows[Tile::in_flight];
 #pragma unroll
-    for (int r = 0; r < Tile::in_flight; ++r) rows[r] = load_pack<N>(dy + order[i + r] * width + column);
+      for (int r = 0; r < Tile::in_flight; ++r) {
+        rows[r] = load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i + r)) * width);
+      }
 #pragma unroll
-    for (int r = 0; r < Tile::in_flight; ++r) {
-#pragma unroll
-      for (int j = 0; j < N; ++j) sum[j] += load(rows[r].v[j]);
+      for (int r = 0; r < Tile::in_flight; ++r) add_row(sum, rows[r]);
     }
+    for (; i < end; ++i) {
+      add_row(sum, load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i)) * width));
+    }
+    if (end < warp_size) break;
+    begin += warp_size;
+    position = position_at(begin + lane);
+    mine = id_at(position);
   }
-  for (; i < end; ++i) {
-    const auto row = load_pack<N>(dy + order[i] * width + column);
+  if (!inside) return;
 #pragma unroll
-    for (int j = 0; j < N; ++j) sum[j] += load(row.v[j]);
-  }
-  float* out = dweight + id * width + column;
-#pragma unroll
-  for (int j = 0; j < N; ++j) out[j] += sum[j];
+  for (int j = 0; j < N; ++j) out.v[j] += sum[j];
+  store_pack(to, out);
 }
 
 }  // namespace
@@ -73,12 +80,13 @@ void embedding_backward(Stream& stream, Tensor dweight_VD, CTensor dy_TD, CTenso
   if (count == 0 || width == 0) return;
   by_storage(dy_TD.dtype, [&](auto zero) {
     using T = decltype(zero);
-    by_pack<full_pack<T>>(width % full_pack<T> == 0 && aligned16(dy_TD.data), [&](auto pack) {
-      const dim3 grid(static_cast<unsigned>(count), blocks_for(width, Tile::threads * pack()));
-      launch(stream, {"embedding_backward", dy_TD}, embedding_gradient<T, pack()>, grid, Tile::threads, 0,
-             pointer<float>(dweight_VD), pointer<T>(dy_TD), pointer<int32_t>(tokens_T),
-             pointer<int32_t>(order_T), count, width);
-    });
+    by_pack<full_pack<T>>(
+        width % full_pack<T> == 0 && aligned16(dy_TD.data, dweight_VD.data), [&](auto pack) {
+          const dim3 grid(static_cast<unsigned>(count), blocks_for(width, Tile::threads * pack()));
+          launch(stream, {"embedding_backward", dy_TD}, embedding_gradient<T, pack()>, grid, Tile::threads, 0,
+                 pointer<float>(dweight_VD), pointer<T>(dy_TD), pointer<int32_t>(tokens_T),
+                 pointer<int32_t>(order_T), count, width);
+        });
   });
 }
 

@@ -1,63 +1,111 @@
-// sigmoid_gate: y = o sigmoid(gate), formulas in ops/attention.h. One thread per element; y may be o's memory
-// and do dy's, since a thread reads its elements before it writes.
+// sigmoid_gate: y = o sigmoid(gate), formulas in ops/attention.h. A thread per pack of elements; y may be o's
+// memory and do dy's, since a thread reads its elements before it writes.
 #include "cuda/cuda_ops.h"
-#include "cuda/kernels/sums.cuh"
+#include "cuda/math.cuh"
+#include "cuda/pack.cuh"
 
 namespace deltatune::cuda {
 namespace {
 
-constexpr int threads = 256;
+struct Tile {
+  static constexpr int threads = 256;
+  static constexpr int packs = 3;  ///< per thread: 6144 elements of a token are 768 packs of 8
+};
 
-/// Where in proj the gate of element i of a [T, H, K] tensor lies.
-__device__ int64_t gate_of(int64_t i, AttentionShape shape) {
-  const int64_t dim = shape.head_dim;
-  const int64_t head = i / dim % shape.query_heads;
-  const int64_t token = i / (dim * shape.query_heads);
-  const int64_t columns = (2 * shape.query_heads + 2 * shape.kv_heads) * dim;
-  return token * columns + (2 * head + 1) * dim + i % dim;
+/// Where the packs of one token lie: T rows of q (H heads of K), their gates at (2 h + 1) K in rows of proj.
+struct Place {
+  int packs;  ///< of N elements in a token
+  int head_packs;
+  int64_t columns;
+
+  explicit Place(const AttentionShape& shape, int n)
+      : packs(static_cast<int>(shape.query_heads * shape.head_dim / n)),
+        head_packs(static_cast<int>(shape.head_dim / n)),
+        columns(shape.columns()) {}
+};
+
+/// Calls body(element of the [T, H, K] tensor, element of proj) for this thread's packs.
+template <int N, class F>
+__device__ inline void for_packs(const Place& place, F&& body) {
+  const int64_t t = blockIdx.x;
+#pragma unroll
+  for (int a = 0; a < Tile::packs; ++a) {
+    const int p =
+        (static_cast<int>(blockIdx.y) * Tile::packs + a) * Tile::threads + static_cast<int>(threadIdx.x);
+    if (p >= place.packs) return;
+    const int gate = p + (p / place.head_packs + 1) * place.head_packs;
+    body((t * place.packs + p) * N, t * place.columns + static_cast<int64_t>(gate) * N);
+  }
 }
 
-template <class T>
-__global__ void __launch_bounds__(threads)
-    forward_kernel(T* y, const T* o, const T* __restrict__ proj, int64_t count, AttentionShape shape) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= count) return;
-  y[i] = store<T>(load(o[i]) * sigmoid(load(proj[gate_of(i, shape)])));
+template <class T, int N>
+__global__ void __launch_bounds__(Tile::threads)
+    forward_kernel(T* y, const T* o, const T* __restrict__ proj, Place place) {
+  for_packs<N>(place, [&](int64_t i, int64_t gate) {
+    const auto x = load_pack<N>(o + i);
+    const auto g = load_pack<N>(proj + gate);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.v[j] = store<T>(load(x.v[j]) * sigmoid_for<T>(load(g.v[j])));
+    store_pack(y + i, out);
+  });
 }
 
-template <class T>
-__global__ void __launch_bounds__(threads)
+template <class T, int N>
+__global__ void __launch_bounds__(Tile::threads)
     backward_kernel(T* d_o, T* __restrict__ dproj, const T* dy, const T* __restrict__ o,
-                    const T* __restrict__ proj, int64_t count, AttentionShape shape) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * threads + threadIdx.x;
-  if (i >= count) return;
-  const int64_t gate = gate_of(i, shape);
-  const float s = sigmoid(load(proj[gate]));
-  const float d = load(dy[i]);
-  d_o[i] = store<T>(d * s);
-  dproj[gate] = store<T>(d * load(o[i]) * s * (1.0f - s));
+                    const T* __restrict__ proj, Place place) {
+  for_packs<N>(place, [&](int64_t i, int64_t gate) {
+    const auto d = load_pack<N>(dy + i);
+    const auto x = load_pack<N>(o + i);
+    const auto g = load_pack<N>(proj + gate);
+    Pack<T, N> to_o, to_gate;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float s = sigmoid_for<T>(load(g.v[j])), gradient = load(d.v[j]);
+      to_o.v[j] = store<T>(gradient * s);
+      to_gate.v[j] = store<T>(gradient * load(x.v[j]) * s * (1.0f - s));
+    }
+    store_pack(d_o + i, to_o);
+    store_pack(dproj + gate, to_gate);
+  });
+}
+
+/// Calls f(N, place, grid).
+template <class T, class F>
+void by_place(const AttentionShape& shape, int64_t tokens, bool aligned, F&& f) {
+  by_pack<full_pack<T>>(aligned && shape.head_dim % full_pack<T> == 0, [&](auto n) {
+    const Place place(shape, n());
+    f(n, place, dim3(static_cast<unsigned>(tokens), blocks_for(place.packs, Tile::threads * Tile::packs)));
+  });
 }
 
 }  // namespace
 
 void sigmoid_gate_forward(Stream& stream, Tensor y_THK, CTensor o_THK, CTensor proj_TN,
                           AttentionShape shape) {
+  if (o_THK.count() == 0) return;
   by_storage(o_THK.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, {"sigmoid_gate_forward", o_THK}, forward_kernel<T>,
-           dim3(blocks_for(o_THK.count(), threads)), dim3(threads), 0, pointer<T>(y_THK), pointer<T>(o_THK),
-           pointer<T>(proj_TN), o_THK.count(), shape);
+    const bool aligned = aligned16(y_THK.data, o_THK.data, proj_TN.data);
+    by_place<T>(shape, o_THK.dim(0), aligned, [&](auto n, const Place& place, dim3 grid) {
+      launch(stream, {"sigmoid_gate_forward", o_THK}, forward_kernel<T, n()>, grid, dim3(Tile::threads), 0,
+             pointer<T>(y_THK), pointer<T>(o_THK), pointer<T>(proj_TN), place);
+    });
   });
 }
 
 void sigmoid_gate_backward(Stream& stream, Tensor do_THK, Tensor dproj_TN, CTensor dy_THK, CTensor o_THK,
                            CTensor proj_TN, AttentionShape shape) {
+  if (o_THK.count() == 0) return;
   by_storage(o_THK.dtype, [&](auto zero) {
     using T = decltype(zero);
-    launch(stream, {"sigmoid_gate_backward", o_THK}, backward_kernel<T>,
-           dim3(blocks_for(o_THK.count(), threads)), dim3(threads), 0, pointer<T>(do_THK),
-           pointer<T>(dproj_TN), pointer<T>(dy_THK), pointer<T>(o_THK), pointer<T>(proj_TN), o_THK.count(),
-           shape);
+    const bool aligned = aligned16(do_THK.data, dproj_TN.data, dy_THK.data, o_THK.data, proj_TN.data);
+    by_place<T>(shape, o_THK.dim(0), aligned, [&](auto n, const Place& place, dim3 grid) {
+      launch(stream, {"sigmoid_gate_backward", o_THK}, backward_kernel<T, n()>, grid, dim3(Tile::threads), 0,
+             pointer<T>(do_THK), pointer<T>(dproj_TN), pointer<T>(dy_THK), pointer<T>(o_THK),
+             pointer<T>(proj_TN), place);
+    });
   });
 }
 

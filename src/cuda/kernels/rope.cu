@@ -1,13 +1,16 @@
-// qk_norm_rope, plain: per-head RMSNorm and rotary embedding of the q and k columns of the fused projection;
-// formulas in ops/attention.h. A warp per (token, head), heads up to 256 wide.
+// qk_norm_rope: per-head RMSNorm and rotary embedding of the q and k columns of the fused projection;
+// formulas in ops/attention.h. A block makes the angles of its tokens (8 forward, 16 backward) once; then a
+// warp per head and turn, heads up to 256 wide.
 //
 // Cosines and sines are those of the fp32 angle (not the fast intrinsics), rounded to storage before use;
-// norm and rotation are one expression in fp32 with one rounding at the store. Gradients of the norm weights
-// are summed over blocks of 16 tokens into scratch, then the blocks in order.
+// norm and rotation are one expression in fp32 with one rounding at the store. A lane reads the other half of
+// its pairs a second time, from the first-level cache. Gradients of the norm weights are summed over blocks
+// of 16 tokens into scratch, then the blocks in order.
 #include <string>
 
 #include "cuda/cuda_ops.h"
 #include "cuda/kernels/sums.cuh"
+#include "cuda/lanes.cuh"
 #include "ops/scratch.h"
 
 namespace deltatune::cuda {
@@ -17,7 +20,10 @@ struct Rope {
   static constexpr int threads = 256;
   static constexpr int warps = threads / warp_size;
   static constexpr int max_dim = 256;
-  static constexpr int registers = max_dim / warp_size;  ///< elements of a head per lane
+  static constexpr int forward_tokens = 8;
+  static constexpr int forward_heads = 2;   ///< of a warp, loaded together
+  static constexpr int backward_heads = 2;  ///< the same
+  static constexpr int tokens = scratch::cuda_norm_block;
 };
 
 /// What forward and backward share; q heads lie 2 dim apart in proj, k heads dim.
@@ -26,125 +32,222 @@ struct Call {
   const T *proj, *q_norm, *k_norm;
   const int32_t* positions;
   const float* inv_freq;
-  int64_t tokens, columns, k_column;
-  int query_heads, kv_heads, dim, rotary;
+  int64_t tokens, columns;
+  int k_column, query_heads, kv_heads, dim, rotary;
 
   __device__ int heads() const { return query_heads + kv_heads; }
+  __device__ int half() const { return rotary / 2; }
   /// Column in proj of head `head`; k heads come after the query heads.
-  __device__ int64_t column(int head) const {
-    return head < query_heads ? static_cast<int64_t>(2 * head) * dim
-                              : k_column + static_cast<int64_t>(head - query_heads) * dim;
+  __device__ int column(int head) const {
+    return head < query_heads ? 2 * head * dim : k_column + (head - query_heads) * dim;
   }
-  __device__ const T* norm(int head) const { return head < query_heads ? q_norm : k_norm; }
   /// Row of `head` in a [T, heads of its kind] array.
   __device__ int64_t row(int64_t t, int head) const {
     return head < query_heads ? t * query_heads + head : t * kv_heads + head - query_heads;
   }
+  /// First element of the pack that holds the other half of the pairs of the pack at j < rotary.
+  __device__ int partner(int j) const { return j < half() ? j + half() : j - half(); }
+  /// Index of the pair of element j < rotary.
+  __device__ int pair(int j) const { return j < half() ? j : j - half(); }
 };
 
-struct Angle {
-  float cosine, sine;
-};
-/// Of pair j at a position, as stored in T.
+/// Cosine and sine of each pair of `n` tokens from t0 on, as stored in T, by the whole block.
 template <class T>
-__device__ Angle angle_of(const Call<T>& call, int32_t position, int j) {
-  const float angle = static_cast<float>(position) * call.inv_freq[j];
-  return {load(store<T>(cosf(angle))), load(store<T>(sinf(angle)))};
-}
-
-/// Grid: (token, head) pairs, a warp each.
-template <class T>
-__global__ void __launch_bounds__(Rope::threads)
-    forward_kernel(Call<T> call, T* __restrict__ q, T* __restrict__ k, float* __restrict__ q_rstd,
-                   float* __restrict__ k_rstd, float eps) {
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * Rope::threads + threadIdx.x) / warp_size;
-  if (i >= call.tokens * call.heads()) return;
-  const int64_t t = i / call.heads();
-  const int head = static_cast<int>(i % call.heads());
-  const bool is_q = head < call.query_heads;
-  const T* const x = call.proj + t * call.columns + call.column(head);
-  const T* const w = call.norm(head);
-  float squares = 0;
-  for (int j = lane; j < call.dim; j += warp_size) squares += load(x[j]) * load(x[j]);
-  const float rstd = 1.0f / sqrtf(lanes_sum(squares) / static_cast<float>(call.dim) + eps);
-  const auto normed = [&](int j) { return load(x[j]) * rstd * (1.0f + load(w[j])); };
-  T* const out = (is_q ? q : k) + call.row(t, head) * call.dim;
-  const int half = call.rotary / 2;
-  for (int j = lane; j < half; j += warp_size) {
-    const Angle a = angle_of(call, call.positions[t], j);
-    const float low = normed(j), high = normed(j + half);
-    out[j] = store<T>(low * a.cosine - high * a.sine);
-    out[j + half] = store<T>(high * a.cosine + low * a.sine);
-  }
-  for (int j = call.rotary + lane; j < call.dim; j += warp_size) out[j] = store<T>(normed(j));
-  float* const rstd_out = is_q ? q_rstd : k_rstd;
-  if (rstd_out && lane == 0) rstd_out[call.row(t, head)] = rstd;
-}
-
-/// Gradient with respect to the normed head at element j: dout rotated by the negative angle.
-template <class T>
-__device__ float rotated_back(const Call<T>& call, const T* dout, int32_t position, int j) {
-  const int half = call.rotary / 2;
-  if (j >= call.rotary) return load(dout[j]);
-  const Angle a = angle_of(call, position, j < half ? j : j - half);
-  return j < half ? load(dout[j]) * a.cosine + load(dout[j + half]) * a.sine
-                  : load(dout[j]) * a.cosine - load(dout[j - half]) * a.sine;
-}
-
-/// A head per warp and turn: the q heads of the block's tokens for blockIdx.y = 0, the k heads for 1. Partial
-/// sums [blocks, 2, dim]: dq_norm, dk_norm.
-template <class T>
-__global__ void __launch_bounds__(Rope::threads)
-    backward_kernel(Call<T> call, T* __restrict__ dproj, const T* __restrict__ dq, const T* __restrict__ dk,
-                    const float* __restrict__ q_rstd, const float* __restrict__ k_rstd,
-                    float* __restrict__ partial) {
-  float* const sums = dynamic_shared<float>();  // [warps, dim]
-  const int lane = static_cast<int>(threadIdx.x) % warp_size,
-            warp = static_cast<int>(threadIdx.x) / warp_size;
-  const bool is_q = blockIdx.y == 0;
-  const int heads = is_q ? call.query_heads : call.kv_heads;
-  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * scratch::cuda_norm_block;
-  const int64_t tokens = min(static_cast<int64_t>(scratch::cuda_norm_block), call.tokens - t0);
-  float dw[Rope::registers] = {};
-  for (int64_t i = warp; i < tokens * heads; i += Rope::warps) {
-    const int64_t t = t0 + i / heads;
-    const int head = static_cast<int>(i % heads) + (is_q ? 0 : call.query_heads);
-    const int64_t at = t * call.columns + call.column(head), row = call.row(t, head);
-    const T* const x = call.proj + at;
-    const T* const w = call.norm(head);
-    const T* const dout = (is_q ? dq : dk) + row * call.dim;
-    const float rstd = (is_q ? q_rstd : k_rstd)[row];
-    const int32_t position = call.positions[t];
-    float gradient[Rope::registers];
-    float mean = 0;
-#pragma unroll
-    for (int m = 0; m < Rope::registers; ++m) {
-      const int j = lane + m * warp_size;
-      if (j >= call.dim) continue;
-      const float rotated = rotated_back(call, dout, position, j);
-      const float n = load(x[j]) * rstd;
-      dw[m] += rotated * n;
-      gradient[m] = rotated * (1.0f + load(w[j]));
-      mean += gradient[m] * n;
-    }
-    mean = lanes_sum(mean) / static_cast<float>(call.dim);
-#pragma unroll
-    for (int m = 0; m < Rope::registers; ++m) {
-      const int j = lane + m * warp_size;
-      if (dproj && j < call.dim) dproj[at + j] = store<T>(rstd * (gradient[m] - load(x[j]) * rstd * mean));
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < Rope::registers; ++m) {
-    const int j = lane + m * warp_size;
-    if (j < call.dim) sums[warp * call.dim + j] = dw[m];
+__device__ void make_angles(float2* angles, const Call<T>& call, int64_t t0, int n) {
+  const int half = call.half();
+  for (int i = static_cast<int>(threadIdx.x); i < n * half; i += Rope::threads) {
+    const int t = i / half;
+    const float angle = static_cast<float>(call.positions[t0 + t]) * call.inv_freq[i - t * half];
+    angles[i] = {load(store<T>(cosf(angle))), load(store<T>(sinf(angle)))};
   }
   __syncthreads();
-  for (int j = static_cast<int>(threadIdx.x); j < call.dim; j += Rope::threads) {
-    float sum = 0;
-    for (int i = 0; i < Rope::warps; ++i) sum += sums[i * call.dim + j];
-    partial[(static_cast<int64_t>(blockIdx.x) * 2 + blockIdx.y) * call.dim + j] = sum;
+}
+
+/// One head: a lane's elements and the other halves of their pairs.
+template <class T, int N, int R>
+struct HeadRow {
+  Stored<T, N, R> x, other;
+
+  __device__ void read(const Call<T>& call, const T* row, int lane) {
+    x.read(row, lane, call.dim);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      const int j = lane_element<N>(r, lane);
+      other.pack[r] = {};
+      if (j < call.rotary) other.pack[r] = load_pack<N>(row + call.partner(j));
+    }
+  }
+};
+
+/// Grid: blocks of tokens; the warps share their heads.
+template <class T, int N, int R>
+__global__ void __launch_bounds__(Rope::threads, N* R > 8 ? 1 : 3)
+    forward_kernel(const __grid_constant__ Call<T> call, T* __restrict__ q, T* __restrict__ k,
+                   float* __restrict__ q_rstd, float* __restrict__ k_rstd, float eps) {
+  constexpr int group = Rope::forward_heads;
+  __shared__ float2 angles[Rope::forward_tokens * Rope::max_dim / 2];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size,
+            warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * Rope::forward_tokens;
+  const int tokens = static_cast<int>(min(static_cast<int64_t>(Rope::forward_tokens), call.tokens - t0));
+  const int heads = call.heads(), count = tokens * heads;
+  make_angles(angles, call, t0, tokens);
+  for (int first = warp; first < count; first += group * Rope::warps) {
+    HeadRow<T, N, R> in[group];
+    int token[group], head[group];
+#pragma unroll
+    for (int a = 0; a < group; ++a) {
+      const int i = min(first + a * Rope::warps, count - 1);
+      token[a] = i / heads;
+      head[a] = i - token[a] * heads;
+      in[a].read(call, call.proj + (t0 + token[a]) * call.columns + call.column(head[a]), lane);
+    }
+#pragma unroll
+    for (int a = 0; a < group; ++a) {
+      if (first + a * Rope::warps >= count) break;
+      const bool is_q = head[a] < call.query_heads;
+      HeadRow<T, N, R> w;
+      w.read(call, is_q ? call.q_norm : call.k_norm, lane);
+      float squares = 0;
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) squares += in[a].x(r, i) * in[a].x(r, i);
+      }
+      const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(call.dim) + eps);
+      Lane<N, R> out;
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        const int j = lane_element<N>(r, lane);
+        const bool turned = j < call.rotary;
+        const float2* const angle = angles + token[a] * call.half() + (turned ? call.pair(j) : 0);
+        const float sign = j < call.half() ? -rstd : rstd;
+#pragma unroll
+        for (int i = 0; i < N; ++i) out[r][i] = in[a].x(r, i) * rstd * (1.0f + w.x(r, i));
+        if (!turned) continue;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float other = in[a].other(r, i) * sign * (1.0f + w.other(r, i));
+          out[r][i] = out[r][i] * angle[i].x + other * angle[i].y;
+        }
+      }
+      const int64_t row = call.row(t0 + token[a], head[a]);
+      write_row<N, R>((is_q ? q : k) + row * call.dim, lane, call.dim, out);
+      float* const rstd_out = is_q ? q_rstd : k_rstd;
+      if (rstd_out && lane == 0) rstd_out[row] = rstd;
+    }
+  }
+}
+
+template <class T>
+struct Gradients {
+  const T *dq, *dk;
+  const float *q_rstd, *k_rstd;
+};
+
+/// Heads [begin, begin + heads) of the block's tokens, a warp per head and turn; returns the sums for the
+/// norm weight.
+template <class T, int N, int R>
+__device__ void backward_heads(Lane<N, R>& dw, const Call<T>& call, const Gradients<T>& x,
+                               T* __restrict__ dproj, const float2* angles, int64_t t0, int tokens, int begin,
+                               int heads, int warp, int lane) {
+  constexpr int group = R > 1 ? 1 : Rope::backward_heads;
+  const bool is_q = begin == 0;
+  Stored<T, N, R> w;
+  w.read(is_q ? call.q_norm : call.k_norm, lane, call.dim);
+  for (int first = warp; first < tokens * heads; first += group * Rope::warps) {
+    Stored<T, N, R> in[group];
+    HeadRow<T, N, R> dout[group];
+    float rstds[group];
+    int64_t at[group];
+    int token[group];
+#pragma unroll
+    for (int a = 0; a < group; ++a) {
+      const int i = min(first + a * Rope::warps, tokens * heads - 1);
+      token[a] = i / heads;
+      const int head = begin + i - token[a] * heads;
+      const int64_t row = call.row(t0 + token[a], head);
+      at[a] = (t0 + token[a]) * call.columns + call.column(head);
+      in[a].read(call.proj + at[a], lane, call.dim);
+      dout[a].read(call, (is_q ? x.dq : x.dk) + row * call.dim, lane);
+      rstds[a] = (is_q ? x.q_rstd : x.k_rstd)[row];
+    }
+#pragma unroll
+    for (int a = 0; a < group; ++a) {
+      if (first + a * Rope::warps >= tokens * heads) break;
+      Lane<N, R> gradient;
+      float along = 0;
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        const int j = lane_element<N>(r, lane);
+        const bool turned = j < call.rotary;
+        const float2* const angle = angles + token[a] * call.half() + (turned ? call.pair(j) : 0);
+        const float sign = j < call.half() ? 1.0f : -1.0f;
+        float back[N];  // dout turned back by the angle
+#pragma unroll
+        for (int i = 0; i < N; ++i) back[i] = dout[a].x(r, i);
+        if (turned) {
+#pragma unroll
+          for (int i = 0; i < N; ++i) {
+            back[i] = back[i] * angle[i].x + sign * (dout[a].other(r, i) * angle[i].y);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          const float d = back[i];
+          const float n = in[a](r, i) * rstds[a];
+          dw[r][i] += d * n;
+          gradient[r][i] = d * (1.0f + w(r, i));
+          along += gradient[r][i] * n;
+        }
+      }
+      if (!dproj) continue;
+      const float mean = lanes_sum(along) / static_cast<float>(call.dim);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+          gradient[r][i] = rstds[a] * (gradient[r][i] - in[a](r, i) * rstds[a] * mean);
+        }
+      }
+      write_row<N, R>(dproj + at[a], lane, call.dim, gradient);
+    }
+  }
+}
+
+/// Grid: blocks of tokens. partial: [blocks, 2, dim], dq_norm and dk_norm.
+template <class T, int N, int R>
+__global__ void __launch_bounds__(Rope::threads)
+    backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
+                    T* __restrict__ dproj, float* __restrict__ partial) {
+  __shared__ float2 angles[Rope::tokens * Rope::max_dim / 2];
+  __shared__ float sums[Rope::warps][Rope::max_dim];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size,
+            warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * Rope::tokens;
+  const int tokens = static_cast<int>(min(static_cast<int64_t>(Rope::tokens), call.tokens - t0));
+  make_angles(angles, call, t0, tokens);
+#pragma unroll 1
+  for (int kind = 0; kind < 2; ++kind) {
+    Lane<N, R> dw = {};
+    backward_heads<T, N, R>(dw, call, x, dproj, angles, t0, tokens, kind ? call.query_heads : 0,
+                            kind ? call.kv_heads : call.query_heads, warp, lane);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const int j = lane_element<N>(r, lane) + i;
+        if (j < call.dim) sums[warp][j] = dw[r][i];
+      }
+    }
+    __syncthreads();
+    for (int j = static_cast<int>(threadIdx.x); j < call.dim; j += Rope::threads) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < Rope::warps; ++i) sum += sums[i][j];
+      partial[(static_cast<int64_t>(blockIdx.x) * 2 + kind) * call.dim + j] = sum;
+    }
+    __syncthreads();
   }
 }
 
@@ -162,11 +265,19 @@ Call<T> make_call(CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor p
           pointer<float>(inv_freq),
           proj_TN.dim(0),
           shape.columns(),
-          shape.k_column(),
+          static_cast<int>(shape.k_column()),
           static_cast<int>(shape.query_heads),
           static_cast<int>(shape.kv_heads),
           static_cast<int>(shape.head_dim),
           static_cast<int>(shape.rotary_dim)};
+}
+
+/// Calls f(N, R): whole packs where every head, and both halves of its rotary part, start at a multiple of
+/// one.
+template <class T, class F>
+void by_head(const AttentionShape& shape, bool aligned, F&& f) {
+  constexpr int n = full_pack<T>;
+  by_lanes<n>(shape.head_dim, aligned && shape.head_dim % n == 0 && shape.rotary_dim / 2 % n == 0, f);
 }
 
 }  // namespace
@@ -174,12 +285,16 @@ Call<T> make_call(CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor p
 void qk_norm_rope_forward(Stream& stream, Tensor q_THK, Tensor k_TGK, Tensor q_rstd_TH, Tensor k_rstd_TG,
                           CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor positions_T,
                           CTensor inv_freq, AttentionShape shape, float eps) {
+  if (proj_TN.dim(0) == 0) return;
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t rows = proj_TN.dim(0) * (shape.query_heads + shape.kv_heads);
-    launch(stream, {"qk_norm_rope_forward", proj_TN}, forward_kernel<T>, dim3(blocks_for(rows, Rope::warps)),
-           dim3(Rope::threads), 0, make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape),
-           pointer<T>(q_THK), pointer<T>(k_TGK), wanted<float>(q_rstd_TH), wanted<float>(k_rstd_TG), eps);
+    const bool aligned = aligned16(q_THK.data, k_TGK.data, proj_TN.data, q_norm_K.data, k_norm_K.data);
+    by_head<T>(shape, aligned, [&](auto n, auto r) {
+      launch(stream, {"qk_norm_rope_forward", proj_TN}, forward_kernel<T, n(), r()>,
+             dim3(blocks_for(proj_TN.dim(0), Rope::forward_tokens)), dim3(Rope::threads), 0,
+             make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape), pointer<T>(q_THK),
+             pointer<T>(k_TGK), wanted<float>(q_rstd_TH), wanted<float>(k_rstd_TG), eps);
+    });
   });
 }
 
@@ -187,25 +302,26 @@ void qk_norm_rope_backward(Stream& stream, Tensor dproj_TN, Tensor dq_norm_K, Te
                            CTensor dq_THK, CTensor dk_TGK, CTensor proj_TN, CTensor q_norm_K,
                            CTensor k_norm_K, CTensor q_rstd_TH, CTensor k_rstd_TG, CTensor positions_T,
                            CTensor inv_freq, AttentionShape shape) {
+  if (proj_TN.dim(0) == 0) return;
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t tokens = proj_TN.dim(0), dim = shape.head_dim;
-    const unsigned blocks = blocks_for(tokens, scratch::cuda_norm_block);
+    const unsigned blocks = blocks_for(tokens, Rope::tokens);
     float* const partial = reinterpret_cast<float*>(
         stream.scratch(scratch::qk_norm_rope_backward(Target::cuda, proj_TN.dtype, tokens, shape)));
-    launch(stream, {"qk_norm_rope_backward", proj_TN}, backward_kernel<T>, dim3(blocks, 2),
-           dim3(Rope::threads), static_cast<size_t>(Rope::warps * dim) * sizeof(float),
-           make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape), wanted<T>(dproj_TN),
-           pointer<T>(dq_THK), pointer<T>(dk_TGK), pointer<float>(q_rstd_TH), pointer<float>(k_rstd_TG),
-           partial);
-    if (!dq_norm_K.empty()) {
-      add_partials(stream, {"qk_norm_rope_backward: dq_norm", proj_TN}, pointer<float>(dq_norm_K), partial,
-                   dim, 2 * dim, blocks);
-    }
-    if (!dk_norm_K.empty()) {
-      add_partials(stream, {"qk_norm_rope_backward: dk_norm", proj_TN}, pointer<float>(dk_norm_K),
-                   partial + dim, dim, 2 * dim, blocks);
-    }
+    const Gradients<T> x{pointer<T>(dq_THK), pointer<T>(dk_TGK), pointer<float>(q_rstd_TH),
+                         pointer<float>(k_rstd_TG)};
+    const bool aligned =
+        aligned16(dproj_TN.data, dq_THK.data, dk_TGK.data, proj_TN.data, q_norm_K.data, k_norm_K.data);
+    by_head<T>(shape, aligned, [&](auto n, auto r) {
+      launch(stream, {"qk_norm_rope_backward", proj_TN}, backward_kernel<T, n(), r()>, dim3(blocks),
+             dim3(Rope::threads), 0, make_call<T>(proj_TN, q_norm_K, k_norm_K, positions_T, inv_freq, shape),
+             x, wanted<T>(dproj_TN), partial);
+    });
+    const int64_t rows = blocks;
+    add_partials(stream, {"qk_norm_rope_backward: weights", proj_TN},
+                 {wanted<float>(dq_norm_K), partial, dim, 2 * dim, rows},
+                 {wanted<float>(dk_norm_K), partial + dim, dim, 2 * dim, rows});
   });
 }
 

@@ -1,66 +1,64 @@
-// Sums in a fixed order: over lanes by shuffles, over blocks of tokens through partial sums in scratch. No
-// atomics, so two runs give the same bits.
+// Sums over blocks of tokens in a fixed order, through partial sums in scratch. No atomics, so two runs give
+// the same bits. Sums over lanes: cuda/reduce.cuh.
 #pragma once
 
 #include "cuda/kernels/shared.cuh"
+#include "cuda/math.cuh"
+#include "cuda/reduce.cuh"
 
 namespace deltatune::cuda {
 
-inline constexpr int warp_size = 32;
-inline constexpr unsigned full_warp = 0xffffffffu;
-
-/// Sum over the `Lanes` lanes (a power of two) that differ in the low bits of the lane index; every lane of
-/// the warp takes part and gets the sum of its group.
-template <int Lanes = warp_size>
-__device__ inline float lanes_sum(float x) {
-#pragma unroll
-  for (int step = 1; step < Lanes; step *= 2) x += __shfl_xor_sync(full_warp, x, step);
-  return x;
-}
-
-template <int Lanes = warp_size>
-__device__ inline float lanes_max(float x) {
-#pragma unroll
-  for (int step = 1; step < Lanes; step *= 2) x = fmaxf(x, __shfl_xor_sync(full_warp, x, step));
-  return x;
-}
-
-/// 1 / (1 + e^-x).
-__device__ inline float sigmoid(float x) {
-  return 1.0f / (1.0f + expf(-x));
-}
-
 struct PartialSums {
   static constexpr int columns = 32;
-  static constexpr int rows = 8;
+  static constexpr int rows = 32;
+  static constexpr int jobs = 3;
 };
 
-/// out[j] += sum over b of partial[b * stride + j], j < n. Row y of the block sums b = y, y + 8, ...; then
-/// the rows in order.
+/// out[j] += sum over b < blocks of partial[b * stride + j], j < n. Not wanted where out is null.
+struct PartialSum {
+  float* out = nullptr;
+  const float* partial = nullptr;
+  int64_t n = 0, stride = 0, blocks = 0;
+};
+struct PartialSumList {
+  PartialSum job[PartialSums::jobs];
+};
+
+/// Job blockIdx.y. Row y of the block sums b = y, y + 32, ...; then the rows in order.
 static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows)
-    add_partials_kernel(float* __restrict__ out, const float* __restrict__ partial, int64_t n, int64_t stride,
-                        int64_t blocks) {
-  float* const sums = dynamic_shared<float>();
+    add_partials_kernel(const __grid_constant__ PartialSumList list) {
+  __shared__ float sums[PartialSums::rows][PartialSums::columns];
+  const PartialSum job = list.job[blockIdx.y];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
   const int64_t j = static_cast<int64_t>(blockIdx.x) * PartialSums::columns + x;
+  if (static_cast<int64_t>(blockIdx.x) * PartialSums::columns >= job.n) return;
   float sum = 0;
-  if (j < n) {
-    for (int64_t b = y; b < blocks; b += PartialSums::rows) sum += partial[b * stride + j];
+  if (j < job.n) {
+#pragma unroll 4
+    for (int64_t b = y; b < job.blocks; b += PartialSums::rows) sum += job.partial[b * job.stride + j];
   }
-  sums[y * PartialSums::columns + x] = sum;
+  sums[y][x] = sum;
   __syncthreads();
-  if (y != 0 || j >= n) return;
+  if (y != 0 || j >= job.n) return;
   float total = 0;
-  for (int i = 0; i < PartialSums::rows; ++i) total += sums[i * PartialSums::columns + x];
-  out[j] += total;
+  for (int i = 0; i < PartialSums::rows; ++i) total += sums[i][x];
+  job.out[j] += total;
 }
 
-/// Adds partial sums [blocks, stride] of n <= stride columns to out[n].
-inline void add_partials(const Stream& stream, const Launched& what, float* out, const float* partial,
-                         int64_t n, int64_t stride, int64_t blocks) {
-  launch(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns)),
-         dim3(PartialSums::columns, PartialSums::rows),
-         PartialSums::columns * PartialSums::rows * sizeof(float), out, partial, n, stride, blocks);
+/// Adds up to three arrays of partial sums to their outputs, in one launch.
+inline void add_partials(const Stream& stream, const Launched& what, PartialSum a, PartialSum b = {},
+                         PartialSum c = {}) {
+  PartialSumList list;
+  unsigned jobs = 0;
+  int64_t n = 0;
+  for (const PartialSum& job : {a, b, c}) {
+    if (!job.out || job.n == 0) continue;
+    list.job[jobs++] = job;
+    n = job.n > n ? job.n : n;
+  }
+  if (jobs == 0) return;
+  launch(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns), jobs),
+         dim3(PartialSums::columns, PartialSums::rows), 0, list);
 }
 
 /// An output as a pointer; null: not wanted.
