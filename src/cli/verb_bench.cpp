@@ -1,17 +1,24 @@
 // `deltatune bench op [glob]`: the ops of a training step at a model's shapes, one by one.
+// `deltatune bench step`: whole steps of its first layers.
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "build_info.h"
 #include "cli/device.h"
 #include "cli/verbs.h"
 #include "io/model_path.h"
+#include "observe/device_card.h"
 #include "observe/machine.h"
 #include "ops/cuda_plugin.h"
 #include "train/bench_model.h"
 #include "train/bench_op.h"
+#include "train/bench_step.h"
 #include "train/setup.h"
 
 namespace deltatune::cli {
@@ -33,7 +40,62 @@ json::Value circumstances(const Invocation& call, const Device& device) {
   return out;
 }
 
+void report_to(const Invocation& call, const Device& device, const std::string& text, json::Value report) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  const std::string& file = call.config().bench_json;
+  if (file.empty()) return;
+  json::Value out = circumstances(call, device);
+  out.set("bench", std::move(report));
+  write_file_atomic(file, json::dump(out, 2) + "\n");
+}
+
+/// --depths, or half of --layers and --layers.
+std::vector<int64_t> depths(const Config& config) {
+  if (config.bench_depths.empty()) {
+    const int64_t layers = config.bench_layers;
+    return layers < 2 ? std::vector<int64_t>{layers} : std::vector<int64_t>{layers / 2, layers};
+  }
+  std::vector<int64_t> out;
+  for (const std::string& list : config.bench_depths) {
+    for (size_t at = 0; at < list.size();) {
+      const size_t end = std::min(list.find(',', at), list.size());
+      int64_t depth = 0;
+      const auto [rest, error] = std::from_chars(list.data() + at, list.data() + end, depth);
+      if (error != std::errc() || rest != list.data() + end) {
+        throw Error(ErrorKind::usage, format("\"{}\" is no list of numbers of layers", list), "--depths",
+                    "write --depths 4,8");
+      }
+      out.push_back(depth);
+      at = end + 1;
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+int verb_bench_step(const Invocation& call) {
+  const Config& config = call.config();
+  BenchStepOptions options;
+  options.model = bench_model_config(config.bench_model);
+  options.model_name = config.bench_model;
+  options.depths = depths(config);
+  options.tokens = config.bench_tokens;
+  options.lengths = bench_lengths(config.bench_lengths);
+  options.storage = storage_dtype(config);
+  // auto depends on the memory that a depth leaves, which says nothing about the whole model.
+  options.recompute = config.recompute == "auto" ? "block" : config.recompute;
+  options.graph = graph_mode(config);
+  options.deterministic = config.deterministic;
+  options.allow_slow_kernels = config.allow_slow_kernels;
+  options.tune_matmuls = config.matmul_tuning == "auto";
+  options.cache_folder = program_cache().string();
+  const auto device = open_device(config);
+  if (device->target() == Target::cuda) options.peak_tflop_s = device_card("h200").peak_tflops_bf16_dense;
+  const BenchStepReport report = bench_step(*device, options);
+  report_to(call, *device, report.to_text(), report.to_json());
+  return 0;
+}
 
 int verb_bench_op(const Invocation& call) {
   const Config& config = call.config();
@@ -55,13 +117,7 @@ int verb_bench_op(const Invocation& call) {
   options.cache_folder = program_cache().string();
   const auto device = open_device(config);
   const BenchOpReport report = bench_ops(*device, options);
-  const std::string text = report.to_text();
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (!config.bench_json.empty()) {
-    json::Value out = circumstances(call, *device);
-    out.set("bench", report.to_json());
-    write_file_atomic(config.bench_json, json::dump(out, 2) + "\n");
-  }
+  report_to(call, *device, report.to_text(), report.to_json());
   return 0;
 }
 

@@ -32,6 +32,8 @@ constexpr Verb table[] = {
     {"bench op", nullptr, "[glob]",
      "time the ops of a training step one by one, against the machine's limits", Takes::words, reader::bench,
      verb_bench_op},
+    {"bench step", nullptr, "", "time a training step at a model's width, against its matrix products alone",
+     Takes::none, reader::bench, verb_bench_step},
     {"inspect", nullptr, "path", "what a safetensors file, config, checkpoint or run's checkpoint holds",
      Takes::path, reader::inspect, verb_inspect},
     {"doctor", nullptr, "", "versions, processor, memory, GPUs and environment", Takes::none, reader::doctor,

@@ -122,6 +122,8 @@ struct Config {
   int64_t bench_tokens = 8192;              ///< bench --tokens
   std::string bench_lengths;                ///< bench --lengths: file of document lengths
   std::string bench_kernel;                 ///< bench op --kernel
+  int64_t bench_layers = 8;                 ///< bench step --layers: the deeper of two depths
+  std::vector<std::string> bench_depths;    ///< bench step --depths; empty: half of bench_layers, and these
   std::string bench_json;                   ///< bench --json: file for the results
   bool json = false;                        ///< results as JSON on stdout
   bool ignore_foreign_keys = false;

@@ -218,24 +218,25 @@ void Engine::prepare_matmuls() {
 
 void Engine::give_step(Stream& recorder, const Batch& batch) {
   RowInputs row = batch_.upload(*stream_, batch);
+  row.fresh_gradients = comm_.world_size() == 1;
   stream_->sync();
-  row.fresh_gradients = true;
-  store_->zero_summed_gradients(recorder);
-  ops::fill(recorder, loss_sum_1_, 0);
+  zero_window(recorder);
   rehearse(recorder, store_->weights(), store_->grads(), row);
   if (options_.train) store_->step(recorder, scalars_8_, options_.max_grad_norm);
 }
 
+void Engine::zero_window(Stream& stream) {
+  // With more ranks a group's gradients meet those of other groups in one buffer and are added from there.
+  if (comm_.world_size() == 1) {
+    store_->zero_summed_gradients(stream);
+  } else {
+    store_->zero_gradients(stream);
+  }
+  ops::fill(stream, loss_sum_1_, 0);
+}
+
 void Engine::begin_window() {
-  graphs_.run(*stream_, StepGraphs::begin_window, [&] {
-    // With more ranks a group's gradients meet those of other groups in one buffer and are added from there.
-    if (comm_.world_size() == 1) {
-      store_->zero_summed_gradients(*stream_);
-    } else {
-      store_->zero_gradients(*stream_);
-    }
-    ops::fill(*stream_, loss_sum_1_, 0);
-  });
+  graphs_.run(*stream_, StepGraphs::begin_window, [&] { zero_window(*stream_); });
   fresh_ = comm_.world_size() == 1;
 }
 

@@ -110,6 +110,8 @@ class Engine {
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
+  /// What begin_window() queues.
+  void zero_window(Stream&);
   /// After a window without a micro-batch: zeroes what begin_window() left.
   void settle();
   Buffer region(const Arena& arena, const char* name, Lifetime lifetime);

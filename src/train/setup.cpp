@@ -23,6 +23,11 @@ DType storage_dtype(const Config& config) {
   return config.dtype == "f32" ? DType::f32 : DType::bf16;
 }
 
+GraphMode graph_mode(const Config& config) {
+  if (config.cuda_graph == "true") return GraphMode::always;
+  return config.cuda_graph == "false" ? GraphMode::never : GraphMode::automatic;
+}
+
 EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   EngineOptions out;
   out.storage = storage_dtype(config);
@@ -43,8 +48,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.master_weights = config.master_weights;
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);
-  if (config.cuda_graph == "true") out.graph = GraphMode::always;
-  if (config.cuda_graph == "false") out.graph = GraphMode::never;
+  out.graph = graph_mode(config);
   return out;
 }
 

@@ -12,6 +12,7 @@
 namespace deltatune {
 
 DType storage_dtype(const Config&);
+GraphMode graph_mode(const Config&);
 
 /// Options of an engine that trains (or, train: false, only looks). `keep` comes from choose_keep.
 EngineOptions engine_options(const Config&, Keep keep, bool train);

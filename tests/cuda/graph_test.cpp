@@ -85,6 +85,30 @@ TEST_F(Cuda, GraphAndOpByOpGiveTheSameBits) {
   }
 }
 
+// The first micro-batch of a window writes what later ones add to: the same as adding it to zero.
+TEST_F(Cuda, FreshGradientsAreThoseAddedToZero) {
+  for (const DType storage : cuda_case::cuda_dtypes) {
+    const std::vector<Batch> all = rows(300);
+    Batch nothing = all[0];
+    std::fill(nothing.targets.begin(), nothing.targets.end(), -100);
+    nothing.num_targets = 0;
+    std::vector<std::vector<double>> gradients;
+    for (const bool after_nothing : {false, true}) {
+      EngineOptions options = tiny_options(storage, 300);
+      options.allow_slow_kernels = true;
+      TinyEngine t(options, make_cuda_device(0));
+      // Gradients of another row lie there first.
+      t.engine.begin_window();
+      t.engine.micro_step(all[1]);
+      t.engine.begin_window();
+      if (after_nothing) t.engine.micro_step(nothing);
+      t.engine.micro_step(all[0]);
+      gradients.push_back(t.gradients());
+    }
+    EXPECT_EQ(gradients[0], gradients[1]) << name_of(storage);
+  }
+}
+
 TEST_F(Cuda, WhatCannotBeCapturedRunsOpByOp) {
   std::string why;
   Device& device = *cuda_case::cuda_device(why);

@@ -1,0 +1,346 @@
+// Two depths, timed, and a line through them.
+#include "train/bench_step.h"
+
+#include <algorithm>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "comm/communicator.h"
+#include "ops/matmul_tuning.h"
+#include "ops/op_recorder.h"
+#include "ops/ops.h"
+#include "train/bench_model.h"
+#include "train/random_fill.h"
+#include "train/recompute.h"
+
+namespace deltatune {
+namespace {
+
+constexpr int64_t warm_up_steps = 3;   // op by op, captured, replayed
+constexpr double timed_seconds = 4;    // of steps, about
+constexpr double gemm_seconds = 0.08;  // per distinct product
+
+double median(std::vector<double> x) {
+  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
+  return x[x.size() / 2];
+}
+
+// What tells two products apart.
+using Product = std::tuple<MatmulLayout, DType, DType, int64_t, int64_t, int64_t, bool>;
+
+Product product_of(const MatmulCall& call) {
+  const int64_t depth = call.spec.layout == MatmulLayout::tn ? call.a.dim(0) : call.a.dim(1);
+  return {call.spec.layout, call.a.dtype, call.c.dtype,        call.c.dim(0),
+          call.c.dim(1),    depth,        call.spec.accumulate};
+}
+
+Tensor writable(const CTensor& x) {
+  return {const_cast<std::byte*>(x.data), x.dtype, x.shape};
+}
+
+class StepBench {
+ public:
+  StepBench(Device& device, const BenchStepOptions& options, int64_t layers)
+      : device_(device), comm_(make_solo_communicator()) {
+    std::vector<size_t> first;
+    for (int64_t l = 0; l < layers; ++l) first.push_back(static_cast<size_t>(l));
+    const ModelConfig config = with_layers(options.model, first);
+    batch_ = bench_batch(options.lengths, options.tokens, config.vocab_size);
+    EngineOptions engine;
+    engine.storage = options.storage;
+    engine.tokens = options.tokens;
+    engine.max_documents = static_cast<int64_t>(batch_.cu_seqlens.size()) - 1;
+    engine.keep = keep_of(options.recompute);
+    engine.max_grad_norm = 1;
+    engine.graph = options.graph;
+    engine.deterministic = options.deterministic;
+    engine.allow_slow_kernels = options.allow_slow_kernels;
+    engine.tune_matmuls = options.tune_matmuls;
+    engine.cache_folder = options.cache_folder;
+    engine_ = std::make_unique<Engine>(device, *comm_, config, config.tie_word_embeddings, engine);
+    out_.figures.layers = static_cast<double>(layers);
+    out_.figures.bytes = static_cast<double>(device.allocated_bytes());
+    for (const Param& param : engine_->store().table().params) {
+      if (param.product_gradient) out_.figures.parameters += static_cast<double>(param.shape.count());
+    }
+    fill_random(*engine_);
+  }
+
+  const Batch& batch() const { return batch_; }
+  const Engine& engine() const { return *engine_; }
+  Stream& stream() { return engine_->stream(); }
+
+  BenchStepDepth run(BenchTimer& timer) {
+    time_steps();
+    count_launches();
+    time_ops();
+    time_products(timer);  // last: it writes over the weights
+    return out_;
+  }
+
+ private:
+  struct Marks {
+    Moment begin, passed, updated;
+  };
+  void step(Marks& marks) {
+    Stream& s = stream();
+    s.mark(marks.begin);
+    engine_->begin_window();
+    engine_->micro_step(batch_);
+    s.mark(marks.passed);
+    const Stopwatch waiting;
+    engine_->update(1e-6, ++updates_, batch_.num_targets);
+    waited_ = waiting.seconds();
+    s.mark(marks.updated);
+  }
+
+  void time_steps() {
+    Stream& s = stream();
+    Marks marks;
+    for (int64_t i = 0; i < warm_up_steps; ++i) step(marks);
+    const double once = s.seconds_between(marks.begin, marks.updated);
+    out_.steps = std::clamp<int64_t>(static_cast<int64_t>(timed_seconds / once), 5, 200);
+    std::vector<Marks> all(static_cast<size_t>(out_.steps));
+    std::vector<double> passes, updates, idle, queueing;
+    for (Marks& m : all) {
+      const Stopwatch clock;
+      step(m);
+      queueing.push_back(clock.seconds() - waited_);
+    }
+    for (size_t i = 0; i < all.size(); ++i) {
+      passes.push_back(s.seconds_between(all[i].begin, all[i].passed));
+      updates.push_back(s.seconds_between(all[i].passed, all[i].updated));
+      if (i > 0) idle.push_back(s.seconds_between(all[i - 1].updated, all[i].begin));
+    }
+    out_.figures.pass_ms = median(passes) * 1e3;
+    out_.fastest_ms = *std::min_element(passes.begin(), passes.end()) * 1e3;
+    out_.slowest_ms = *std::max_element(passes.begin(), passes.end()) * 1e3;
+    out_.figures.update_ms = median(updates) * 1e3;
+    out_.figures.host_ms = median(queueing) * 1e3;
+    out_.idle_ms = median(idle) * 1e3;
+  }
+
+  void count_launches() {
+    Stream& s = stream();
+    if (!s.can_capture()) return;
+    OpRecorder recorder(device_);
+    engine_->give_step(recorder, batch_);
+    try {
+      s.begin_capture();
+      for (const RecordedCall& call : recorder.calls()) call.run(s);
+      // The row and the step's scalars go up, the loss and the scalars come back.
+      out_.figures.launches = static_cast<double>(s.end_capture().nodes + 4);
+    } catch (const Error& error) {
+      s.abandon_capture();
+      log::warn("launches are not counted: {}", error.what());
+    }
+  }
+
+  void time_ops() {
+    Stream& s = stream();
+    OpRecorder recorder(device_);
+    engine_->give_step(recorder, batch_);
+    constexpr int rounds = 3;
+    for (int round = 0; round < rounds; ++round) {
+      std::vector<Moment> marks(recorder.calls().size() + 1);
+      s.mark(marks[0]);
+      for (size_t i = 0; i < recorder.calls().size(); ++i) {
+        recorder.calls()[i].run(s);
+        s.mark(marks[i + 1]);
+      }
+      for (size_t i = 0; i < recorder.calls().size(); ++i) {
+        out_.figures.op_ms[name_of(recorder.calls()[i].op)] +=
+            s.seconds_between(marks[i], marks[i + 1]) * 1e3 / rounds;
+      }
+    }
+  }
+
+  void time_products(BenchTimer& timer) {
+    Stream& s = stream();
+    std::vector<MatmulCall> calls;
+    MatmulRecorder recorder(device_, calls);
+    engine_->give_step(recorder, batch_);
+    std::map<Product, std::pair<const MatmulCall*, int64_t>> distinct;
+    for (const MatmulCall& call : calls) {
+      auto& [first, count] = distinct[product_of(call)];
+      if (count++ == 0) first = &call;
+    }
+    out_.products = static_cast<int64_t>(calls.size());
+    RandomFill random;
+    for (const auto& [product, counted] : distinct) {
+      const MatmulCall& call = *counted.first;
+      for (const Tensor& x : {call.c, writable(call.a), writable(call.b)}) random.normal(s, x);
+      const double seconds = timer.median_seconds(
+          s, [&](Stream& on) { ops::matmul(on, call.c, call.a, call.b, call.spec); }, false, gemm_seconds);
+      out_.figures.gemm_ms += seconds * 1e3 * static_cast<double>(counted.second);
+    }
+  }
+
+  Device& device_;
+  std::unique_ptr<Communicator> comm_;
+  Batch batch_;
+  std::unique_ptr<Engine> engine_;
+  BenchStepDepth out_;
+  int64_t updates_ = 0;
+  double waited_ = 0;
+};
+
+// a + (b - a) along the line through two depths.
+StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) {
+  const double t = (layers - a.layers) / (b.layers - a.layers);
+  const auto line = [&](double x, double y) { return x + (y - x) * t; };
+  StepFigures out;
+  out.layers = layers;
+  out.pass_ms = line(a.pass_ms, b.pass_ms);
+  out.update_ms = line(a.update_ms, b.update_ms);
+  out.gemm_ms = line(a.gemm_ms, b.gemm_ms);
+  out.launches = line(a.launches, b.launches);
+  out.host_ms = line(a.host_ms, b.host_ms);
+  out.bytes = line(a.bytes, b.bytes);
+  out.parameters = line(a.parameters, b.parameters);
+  for (const auto& [op, ms] : b.op_ms) {
+    const auto at = a.op_ms.find(op);
+    out.op_ms[op] = line(at == a.op_ms.end() ? 0 : at->second, ms);
+  }
+  return out;
+}
+
+json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
+  json::Value out;
+  out.set("layers", static_cast<int64_t>(f.layers));
+  out.set("forward_backward_ms", f.pass_ms);
+  out.set("optimizer_ms", f.update_ms);
+  out.set("gemm_ms", f.gemm_ms);
+  out.set("ratio_to_gemm", report.ratio(f));
+  out.set("tokens_per_s", report.tokens_per_s(f));
+  if (report.peak_tflop_s > 0) out.set("mfu_6n", report.mfu(f));
+  out.set("launches", static_cast<int64_t>(f.launches));
+  out.set("host_ms", f.host_ms);
+  out.set("memory_bytes", static_cast<int64_t>(f.bytes));
+  json::Value ops{json::Object{}};
+  for (const auto& [op, ms] : f.op_ms) ops.set(op, ms);
+  out.set("ops_ms", std::move(ops));
+  return out;
+}
+
+}  // namespace
+
+double BenchStepReport::mfu(const StepFigures& f) const {
+  if (peak_tflop_s <= 0) return 0;
+  return 6 * f.parameters * static_cast<double>(tokens) / (f.pass_ms * 1e-3) / (peak_tflop_s * 1e12);
+}
+
+json::Value BenchStepReport::to_json() const {
+  json::Value out;
+  out.set("device", device);
+  out.set("model", model);
+  out.set("dtype", dtype);
+  out.set("tokens", tokens);
+  out.set("documents", documents);
+  out.set("supervised", targets);
+  out.set("recompute", recompute);
+  out.set("cuda_graph", graph);
+  if (slow) out.set("slow_kernels", true);
+  out.set("copy_gb_s", rates.copy_gb_s);
+  out.set("gemm_tflop_s", rates.gemm_tflop_s);
+  out.set("gemm_size", rates.gemm_size);
+  json::Array list;
+  for (const BenchStepDepth& depth : depths) {
+    json::Value item = figures_json(*this, depth.figures);
+    item.set("steps", depth.steps);
+    item.set("fastest_ms", depth.fastest_ms);
+    item.set("slowest_ms", depth.slowest_ms);
+    item.set("idle_between_steps_ms", depth.idle_ms);
+    item.set("idle_share", depth.idle_ms / (depth.figures.pass_ms + depth.figures.update_ms));
+    item.set("matrix_products", depth.products);
+    list.push_back(std::move(item));
+  }
+  out.set("depths", std::move(list));
+  out.set("extrapolated", figures_json(*this, whole));
+  return out;
+}
+
+std::string BenchStepReport::to_text() const {
+  std::string out = format(
+      "{}, {} tokens in {} documents ({} supervised), {}, recompute {}, cuda_graph {}, on {}; copy {:.0f} "
+      "GB/s, matrix product of {} {:.1f} TFLOP/s{}\n",
+      model, tokens, documents, targets, dtype, recompute, graph, device, rates.copy_gb_s, rates.gemm_size,
+      rates.gemm_tflop_s, slow ? "  slow kernels" : "");
+  out += format("{:<28}", "layers");
+  for (const BenchStepDepth& d : depths) out += format("{:>12.0f}", d.figures.layers);
+  out += format("{:>12.0f}  extrapolated\n", whole.layers);
+  const auto row = [&](const char* what, auto&& value) {
+    out += format("{:<28}", what);
+    for (const BenchStepDepth& d : depths) out += format("{:>12.3f}", value(d.figures));
+    out += format("{:>12.3f}\n", value(whole));
+  };
+  row("forward and backward, ms", [](const StepFigures& f) { return f.pass_ms; });
+  row("its matrix products, ms", [](const StepFigures& f) { return f.gemm_ms; });
+  row("ratio", [&](const StepFigures& f) { return ratio(f); });
+  row("optimizer, ms", [](const StepFigures& f) { return f.update_ms; });
+  row("tokens/s, all of it", [&](const StepFigures& f) { return tokens_per_s(f); });
+  if (peak_tflop_s > 0) row("MFU (6N), %", [&](const StepFigures& f) { return 100 * mfu(f); });
+  row("launches", [](const StepFigures& f) { return f.launches; });
+  row("host, ms to queue a step", [](const StepFigures& f) { return f.host_ms; });
+  row("memory, GiB", [](const StepFigures& f) { return f.bytes / double(1 << 30); });
+  for (const BenchStepDepth& d : depths) {
+    out += format(
+        "{:.0f} layers: {} steps, forward and backward {:.3f} to {:.3f} ms; idle between steps {:.3f} ms, "
+        "{:.2f} %\n",
+        d.figures.layers, d.steps, d.fastest_ms, d.slowest_ms, d.idle_ms,
+        100 * d.idle_ms / (d.figures.pass_ms + d.figures.update_ms));
+  }
+  std::vector<std::pair<double, std::string>> ops;
+  for (const auto& [op, ms] : whole.op_ms) ops.emplace_back(ms, op);
+  std::sort(ops.rbegin(), ops.rend());
+  out += "by op, ms (one after the other, with marks between):\n";
+  for (const auto& [ms, op] : ops) {
+    out += format("  {:<26}", op);
+    for (const BenchStepDepth& d : depths) {
+      const auto at = d.figures.op_ms.find(op);
+      out += format("{:>12.3f}", at == d.figures.op_ms.end() ? 0 : at->second);
+    }
+    out += format("{:>12.3f}\n", ms);
+  }
+  return out;
+}
+
+BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
+  const int64_t layers = options.model.layers();
+  for (size_t i = 0; i < options.depths.size(); ++i) {
+    if (options.depths[i] < 1 || options.depths[i] > layers ||
+        (i > 0 && options.depths[i] <= options.depths[i - 1])) {
+      throw Error(ErrorKind::usage, format("{} is no depth to measure", options.depths[i]), "--depths",
+                  format("name one or more numbers of layers from 1 to {}, in ascending order", layers));
+    }
+  }
+  BenchStepReport report;
+  report.device = device.name();
+  report.model = options.model_name;
+  report.dtype = name_of(options.storage);
+  report.recompute = options.recompute;
+  report.tokens = options.tokens;
+  report.peak_tflop_s = options.peak_tflop_s;
+  for (const int64_t depth : options.depths) {
+    log::info("measuring {} layers", depth);
+    StepBench bench(device, options, depth);
+    BenchTimer timer(device, bench.stream());
+    if (report.rates.gemm_size == 0) report.rates = timer.rates(bench.stream(), options.storage);
+    report.depths.push_back(bench.run(timer));
+    report.documents = bench.batch().documents;
+    report.targets = bench.batch().num_targets;
+    report.slow = bench.engine().kernels().slow();
+    report.graph = bench.engine().graphs().nodes(StepGraphs::forward) > 0 ? "true" : "false";
+  }
+  const StepFigures& first = report.depths.front().figures;
+  const StepFigures& last = report.depths.back().figures;
+  report.whole = report.depths.size() > 1 ? extended(first, last, static_cast<double>(layers)) : last;
+  return report;
+}
+
+}  // namespace deltatune
