@@ -210,6 +210,22 @@ StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) 
   return out;
 }
 
+// The line through two depths is that of the model only where they have its mixture of layers.
+void warn_about_mixture(const BenchStepOptions& options) {
+  const std::vector<bool>& kinds = options.model.full_attention;
+  const auto attention = [&](int64_t layers) {
+    return std::count(kinds.begin(), kinds.begin() + static_cast<std::ptrdiff_t>(layers), true);
+  };
+  const int64_t all = options.model.layers();
+  for (const int64_t depth : {options.depths.front(), options.depths.back()}) {
+    if (attention(depth) * all == attention(all) * depth) continue;
+    log::warn(
+        "{} of the first {} layers have full attention, {} of all {}: what is extended from them is that of "
+        "another mixture",
+        attention(depth), depth, attention(all), all);
+  }
+}
+
 json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
   json::Value out;
   out.set("layers", static_cast<int64_t>(f.layers));
@@ -319,6 +335,7 @@ BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
                   format("name one or more numbers of layers from 1 to {}, in ascending order", layers));
     }
   }
+  if (options.depths.size() > 1) warn_about_mixture(options);
   BenchStepReport report;
   report.device = device.name();
   report.model = options.model_name;
