@@ -32,6 +32,8 @@ class OpBench {
     engine.allow_slow_kernels = true;  // looked at below, for the chosen ops alone
     engine.graph = GraphMode::never;
     engine.prefer_kernel = options.kernel;
+    // A kernel that was asked for by name may be one that no graph can capture.
+    if (!options.kernel.empty()) engine.graph = GraphMode::never;
     engine.tune_matmuls = options.tune_matmuls;
     engine.cache_folder = options.cache_folder;
     engine_ = std::make_unique<Engine>(device, *comm_, config, config.tie_word_embeddings, engine);

@@ -60,7 +60,8 @@ KernelRequest kernel_request(const ModelConfig& config, const EngineOptions& opt
   out.max_documents = options.max_documents;
   out.training = options.train;
   out.deterministic = options.deterministic;
-  out.graph = options.graph == GraphMode::always;
+  // Where a step may be captured, a kernel that cannot be is worth less than the capture of all others.
+  out.graph = options.graph != GraphMode::never;
   out.prefer = options.prefer_kernel;
   return out;
 }
