@@ -213,7 +213,7 @@ void memory_rows(Table& t) {
        "gradient_release", &Config::gradient_release, training,
        "update each group of weights as soon as its gradient is complete; excludes accumulation and clipping")
       .not_yet();
-  t.add("recompute", &Config::recompute, training | parity | bench,
+  t.add("recompute", &Config::recompute, training | parity | bench_step,
         "activations: keep all, keep matrix products, keep each block's input, or what free memory pays best "
         "for")
       .one_of({"auto", "none", "cheap", "block"});
@@ -249,7 +249,7 @@ void device_rows(Table& t) {
         "auto times the library's algorithms for each matrix product once and stores the choice in "
         "DELTATUNE_CACHE; off takes its first suggestion")
       .one_of({"auto", "off"});
-  t.add("cuda_graph", &Config::cuda_graph, training | bench, "capture the step as CUDA graphs")
+  t.add("cuda_graph", &Config::cuda_graph, training | bench_step, "capture the step as CUDA graphs")
       .one_of({"auto", "true", "false"})
       .spelled({{"True", "true"}, {"False", "false"}});
 }
@@ -333,16 +333,15 @@ void command_rows(Table& t) {
         "file with document lengths, one a line; without it documents of 1240")
       .flag("lengths")
       .command_line();
-  t.add("bench_kernel", &Config::bench_kernel, bench, "time this kernel of each op, e.g. plain")
+  t.add("bench_kernel", &Config::bench_kernel, bench_op, "time this kernel of each op, e.g. plain")
       .flag("kernel")
       .command_line();
-  t.add("bench_layers", &Config::bench_layers, bench,
-        "bench step: layers that are measured, beside half as many; figures are extended to all")
+  t.add("bench_layers", &Config::bench_layers, bench_step,
+        "layers that are measured, beside half as many; figures are extended to all")
       .range(1, 1 << 16)
       .flag("layers")
       .command_line();
-  t.add("bench_depths", &Config::bench_depths, bench,
-        "bench step: the numbers of layers themselves, e.g. 4,8")
+  t.add("bench_depths", &Config::bench_depths, bench_step, "the numbers of layers themselves, e.g. 4,8")
       .flag("depths")
       .command_line();
   t.add("bench_json", &Config::bench_json, bench, "file for results, machine and versions")

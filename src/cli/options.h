@@ -29,8 +29,10 @@ inline constexpr unsigned parity = 32;
 inline constexpr unsigned inspect = 64;
 inline constexpr unsigned doctor = 128;
 inline constexpr unsigned report = 256;
-inline constexpr unsigned bench = 512;
-inline constexpr unsigned every = 1023;
+inline constexpr unsigned bench_op = 512;
+inline constexpr unsigned bench_step = 1024;
+inline constexpr unsigned bench = bench_op | bench_step;
+inline constexpr unsigned every = 2047;
 }  // namespace reader
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,
