@@ -19,9 +19,9 @@ namespace deltatune {
 struct ParityOptions {
   DType storage = DType::f32;
   bool reverse = false;         ///< pack the sequences last to first
-  bool deterministic = false;   ///< only kernels that repeat bit for bit
   int64_t micro_batches = 1;    ///< rows they are spread over
   Keep keep = Keep::nothing();  ///< activations kept for backward; no choice may change a bit
+  bool deterministic = false;   ///< only kernels that repeat bit for bit
 };
 
 /// One compared quantity. rel: ||ours - theirs|| / ||theirs|| (for scalars |ours / theirs - 1|); bound < 0:
