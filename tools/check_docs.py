@@ -28,7 +28,7 @@ def run(binary, *words):
 class Program:
     def __init__(self, binary):
         self.binary = binary
-        self.verbs = {v.strip() for v in re.findall(r"^  deltatune ((?:data )?[a-z]+)", run(binary)[1], re.M)}
+        self.verbs = {v.strip() for v in re.findall(r"^  deltatune ((?:(?:data|bench) )?[a-z]+)", run(binary)[1], re.M)}
         alias = re.findall(r"\(alias: (\w+)\)", run(binary)[1])
         self.verbs |= set(alias)
         self.flags = {}
@@ -63,7 +63,7 @@ def check_command(program, command):
     words = command.split("#")[0].split("|")[0].split(">")[0].split()
     if not words or words[0].startswith("-"):
         return None
-    verb = " ".join(words[:2]) if words[0] == "data" else words[0]
+    verb = " ".join(words[:2]) if words[0] in ("data", "bench") else words[0]
     if verb not in program.verbs:
         return f"no verb `{verb}`"
     if verb == "help":

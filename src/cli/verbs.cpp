@@ -85,6 +85,16 @@ const Verb* find_verb(const std::vector<std::string>& words, size_t& used) {
               close.empty() ? "`deltatune` alone lists the verbs" : format("did you mean {}?", close));
 }
 
+/// Help of all parts of `bench`, `data`; empty for a word that has none.
+std::string parts_help(const std::string& word) {
+  std::string text;
+  for (const Verb& verb : table) {
+    if (!std::string(verb.name).starts_with(word + " ")) continue;
+    text += (text.empty() ? "" : "\n") + verb_help_text(verb);
+  }
+  return text;
+}
+
 void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
   if (verb.takes == Takes::words) {
     call.arguments = line.positional;
@@ -123,6 +133,13 @@ int dispatch(const std::vector<std::string>& words) {
   }
   size_t used = 0;
   const Verb* verb = find_verb(words, used);
+  if (verb == nullptr && words.size() == 2 && (words[1] == "--help" || words[1] == "-h")) {
+    const std::string text = parts_help(words[0]);
+    if (!text.empty()) {
+      print(text);
+      return 0;
+    }
+  }
   if (verb == nullptr) unknown_verb(words);
   CommandLine line = split({words.begin() + static_cast<std::ptrdiff_t>(used), words.end()}, verb->reader);
   if (line.help) {
@@ -165,8 +182,9 @@ int verb_help(const Invocation& call) {
   } else {
     size_t used = 0;
     const Verb* verb = find_verb(words, used);
-    if (verb == nullptr) unknown_verb(words);
-    print(verb_help_text(*verb));
+    const std::string parts = words.size() == 1 ? parts_help(words[0]) : "";
+    if (verb == nullptr && parts.empty()) unknown_verb(words);
+    print(verb != nullptr ? verb_help_text(*verb) : parts);
   }
   return 0;
 }
