@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -130,7 +131,13 @@ void sync_path(const fs::path& path) {
   if (result != 0 && code != EINVAL) fail_write(path, code);
 }
 
-void write_file_atomic(const fs::path& path, std::string_view bytes) {
+void write_file_atomic(const fs::path& link, std::string_view bytes) {
+  std::error_code code;
+  const fs::path path = fs::is_symlink(link, code) ? fs::weakly_canonical(link, code) : link;
+  // A rename would replace a device or pipe by a file.
+  if (fs::exists(path, code) && !fs::is_regular_file(path, code)) {
+    throw Error(ErrorKind::usage, "not a regular file", path.string(), "name a file, new or old");
+  }
   const fs::path temporary = path.string() + ".tmp";
   try {
     FileWriter writer(temporary);

@@ -99,7 +99,7 @@ constexpr Refused refused[] = {
     {"dataloader_*", "data is read and packed by deltatune's own threads"},
     {"dataset_num_proc", "data is read by deltatune's own threads (DELTATUNE_NUM_THREADS)"},
     {"preprocessing_num_workers", "data is read by deltatune's own threads (DELTATUNE_NUM_THREADS)"},
-    {"dataset_prepared_path", "the token cache is in DELTATUNE_CACHE"},
+    {"dataset_prepared_path", "rows are tokenised anew in each run"},
     {"remove_unused_columns", "fields that are not needed are never read"},
     {"trust_remote_code", "no Python is run; the model code is deltatune's own"},
     {"push_to_hub", "nothing is uploaded"},

@@ -193,9 +193,6 @@ void memory_rows(Table& t) {
       .one_of({"bf16", "f32"})
       .alias({"torch_dtype"})
       .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
-  t.add("memory", &Config::memory, training,
-        "auto may choose smaller optimizer states where the full ones do not fit; fixed takes the keys below")
-      .one_of({"auto", "fixed"});
   t.add("optim_dtype", &Config::optim_dtype, training, "storage of Adam's two moments")
       .one_of({"f32", "bf16"});
   t.add("master_weights", &Config::master_weights, training,

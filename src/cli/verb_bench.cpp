@@ -16,6 +16,7 @@
 #include "observe/device_card.h"
 #include "observe/machine.h"
 #include "ops/cuda_plugin.h"
+#include "ops/op.h"
 #include "train/bench_model.h"
 #include "train/bench_op.h"
 #include "train/bench_step.h"
@@ -49,10 +50,26 @@ void report_to(const Invocation& call, const Device& device, const std::string& 
   write_file_atomic(file, json::dump(out, 2) + "\n");
 }
 
-/// --depths, or half of --layers and --layers.
-std::vector<int64_t> depths(const Config& config) {
+bool has_gpu(std::string_view name) {
+  const json::Value machine = machine_json();
+  const json::Value* gpus = machine.find("gpus");
+  if (gpus == nullptr || gpus->as_array().empty()) return false;
+  return gpus->as_array()[0].as_string().find(name) != std::string::npos;
+}
+
+/// Before anything is allocated: does the glob name any op?
+void check_glob(const std::string& glob) {
+  for (size_t op = 0; op < static_cast<size_t>(Op::count); ++op) {
+    if (glob_match(glob, name_of(static_cast<Op>(op)))) return;
+  }
+  throw Error(ErrorKind::usage, format("no op is called {}", glob), "command line",
+              "`deltatune bench op` without a name times all of them; put a glob in quotes");
+}
+
+/// --depths, or half of --layers and --layers, of which the model may have fewer.
+std::vector<int64_t> depths(const Config& config, int64_t model_layers) {
   if (config.bench_depths.empty()) {
-    const int64_t layers = config.bench_layers;
+    const int64_t layers = std::min(config.bench_layers, model_layers);
     return layers < 2 ? std::vector<int64_t>{layers} : std::vector<int64_t>{layers / 2, layers};
   }
   std::vector<int64_t> out;
@@ -69,6 +86,8 @@ std::vector<int64_t> depths(const Config& config) {
       at = end + 1;
     }
   }
+  if (out.empty())
+    throw Error(ErrorKind::usage, "the list of depths is empty", "--depths", "write --depths 4,8");
   return out;
 }
 
@@ -79,7 +98,7 @@ int verb_bench_step(const Invocation& call) {
   BenchStepOptions options;
   options.model = bench_model_config(config.bench_model);
   options.model_name = config.bench_model;
-  options.depths = depths(config);
+  options.depths = depths(config, options.model.layers());
   options.tokens = config.bench_tokens;
   options.lengths = bench_lengths(config.bench_lengths);
   options.storage = storage_dtype(config);
@@ -91,7 +110,10 @@ int verb_bench_step(const Invocation& call) {
   options.tune_matmuls = config.matmul_tuning == "auto";
   options.cache_folder = program_cache().string();
   const auto device = open_device(config);
-  if (device->target() == Target::cuda) options.peak_tflop_s = device_card("h200").peak_tflops_bf16_dense;
+  // MFU only against a peak that is this GPU's.
+  if (device->target() == Target::cuda && has_gpu("H200")) {
+    options.peak_tflop_s = device_card("h200").peak_tflops_bf16_dense;
+  }
   const BenchStepReport report = bench_step(*device, options);
   report_to(call, *device, report.to_text(), report.to_json());
   return 0;
@@ -110,6 +132,7 @@ int verb_bench_op(const Invocation& call) {
   options.lengths = bench_lengths(config.bench_lengths);
   options.storage = storage_dtype(config);
   if (!call.arguments.empty()) options.glob = call.arguments[0];
+  check_glob(options.glob);
   options.kernel = config.bench_kernel;
   options.deterministic = config.deterministic;
   options.allow_slow_kernels = config.allow_slow_kernels;

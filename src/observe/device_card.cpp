@@ -88,6 +88,7 @@ int DeviceCard::sm_number() const {
   int major = 0;
   int minor = 0;
   char rest = 0;
+  if (sm.empty() || sm[0] < '0' || sm[0] > '9') return 0;
   const int fields = std::sscanf(sm.c_str(), "%2d.%1d%c", &major, &minor, &rest);
   return fields == 2 ? major * 10 + minor : 0;
 }

@@ -119,7 +119,12 @@ void fill_random(Engine& engine) {
   RandomFill random;
   for (const StateTensor& state : store.state()) {
     const bool moment = state.name.ends_with(".m") || state.name.ends_with(".v");
-    if (!moment) random.normal(stream, state.data, 0.02);
+    // Moments as training starts with: what memory held before could make every weight NaN.
+    if (moment) {
+      ops::fill(stream, state.data, 0);
+    } else {
+      random.normal(stream, state.data, 0.02);
+    }
   }
   store.refresh_storage(stream);
   const std::vector<Param>& params = store.table().params;

@@ -24,16 +24,13 @@ class OpBench {
     EngineOptions engine;
     engine.storage = options.storage;
     engine.tokens = options.tokens;
-    engine.max_documents =
-        std::max(default_max_documents(options.tokens), static_cast<int64_t>(batch_.cu_seqlens.size()) - 1);
+    engine.max_documents = static_cast<int64_t>(batch_.cu_seqlens.size()) - 1;  // what the data needs
     engine.keep = Keep::all();  // each layer's activations stay what they are
     engine.max_grad_norm = 1;
     engine.deterministic = options.deterministic;
     engine.allow_slow_kernels = true;  // looked at below, for the chosen ops alone
     engine.graph = GraphMode::never;
     engine.prefer_kernel = options.kernel;
-    // A kernel that was asked for by name may be one that no graph can capture.
-    if (!options.kernel.empty()) engine.graph = GraphMode::never;
     engine.tune_matmuls = options.tune_matmuls;
     engine.cache_folder = options.cache_folder;
     engine_ = std::make_unique<Engine>(device, *comm_, config, config.tie_word_embeddings, engine);
@@ -73,6 +70,12 @@ class OpBench {
     }
     stream.sync();
     if (report.rows.empty()) {
+      if (!options_.kernel.empty()) {
+        throw Error(ErrorKind::usage,
+                    format("no op that {} names has a kernel {} which takes this model", options_.glob,
+                           options_.kernel),
+                    "--kernel", "docs/kernels.md names them; without --kernel the chosen ones are timed");
+      }
       throw Error(ErrorKind::usage, format("no op of this model is called {}", options_.glob), "bench op",
                   "`deltatune bench op` alone times all of them");
     }
@@ -142,15 +145,24 @@ class OpBench {
 }  // namespace
 
 bool glob_match(std::string_view glob, std::string_view text) {
-  if (glob.empty()) return text.empty();
-  if (glob[0] == '*') {
-    for (size_t skip = 0; skip <= text.size(); ++skip) {
-      if (glob_match(glob.substr(1), text.substr(skip))) return true;
+  size_t g = 0, t = 0;
+  size_t star = std::string_view::npos, resume = 0;  // the last star, and where what follows it was tried
+  while (t < text.size()) {
+    if (g < glob.size() && glob[g] == '*') {
+      star = g++;
+      resume = t;
+    } else if (g < glob.size() && (glob[g] == '?' || glob[g] == text[t])) {
+      ++g;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      g = star + 1;
+      t = ++resume;
+    } else {
+      return false;
     }
-    return false;
   }
-  return !text.empty() && (glob[0] == '?' || glob[0] == text[0]) &&
-         glob_match(glob.substr(1), text.substr(1));
+  while (g < glob.size() && glob[g] == '*') ++g;
+  return g == glob.size();
 }
 
 json::Value BenchOpReport::to_json() const {

@@ -112,10 +112,10 @@ json::Value load_checkpoint(const fs::path& checkpoint, Engine& engine) {
   for (const StateTensor& tensor : engine.store().state()) {
     const StoredTensor* stored = file.find(tensor.name);
     if (!stored || stored->size != tensor.data.bytes()) {
-      throw Error(ErrorKind::model,
-                  format("resume state has no {} of {} bytes", tensor.name, tensor.data.bytes()),
-                  checkpoint.string(),
-                  "resume with the model, dtype and optimizer that the checkpoint was made with");
+      throw Error(
+          ErrorKind::model, format("resume state has no {} of {} bytes", tensor.name, tensor.data.bytes()),
+          checkpoint.string(),
+          "resume with the model, dtype, optim_dtype and master_weights that the checkpoint was made with");
     }
     engine.stream().upload(tensor.data, file.bytes(*stored).data());
   }

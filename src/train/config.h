@@ -56,7 +56,6 @@ struct Config {
 
   // precision and memory
   std::string dtype = "bf16";               ///< bf16 | f32: weights in use and activations
-  std::string memory = "auto";              ///< auto | fixed: may the optimizer state shrink to fit
   std::string optim_dtype = "f32";          ///< f32 | bf16: m and v
   bool master_weights = true;               ///< fp32 copy of the weights
   std::string weight_rounding = "nearest";  ///< nearest | stochastic: weights and moments in bf16

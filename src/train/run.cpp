@@ -188,6 +188,7 @@ class TrainingRun {
               format_bytes(device_.plan().total()));
     if (config_.recompute == "auto") log::info("recompute auto: {}", choice.describe());
     log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
+    warn_of_rounding();
     Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
                       warmup_steps(config_.warmup_steps, config_.warmup_ratio, total_steps_), total_steps_};
     if (schedule.type != "constant" && schedule.warmup_steps >= total_steps_) {
@@ -221,6 +222,17 @@ class TrainingRun {
     metrics_->event("start", fields);
     started_at_ = trainer_->steps_done();
     clock_.restart();
+  }
+
+  void warn_of_rounding() const {
+    const bool bf16_weights = config_.dtype == "bf16" && !config_.master_weights;
+    if (bf16_weights && config_.weight_rounding == "nearest") {
+      log::warn(
+          "master_weights: false with weight_rounding: nearest loses updates below half a bf16 step; "
+          "weight_rounding: stochastic keeps them on average");
+    }
+    if (config_.weight_rounding == "stochastic" && !bf16_weights && config_.optim_dtype != "bf16")
+      log::warn("weight_rounding: stochastic changes nothing here: weights and moments are kept in f32");
   }
 
   void restore() {

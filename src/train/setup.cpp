@@ -48,7 +48,8 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.master_weights = config.master_weights;
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);
-  out.graph = graph_mode(config);
+  // Only training captures; evaluation may have kernels that no graph can hold.
+  out.graph = train ? graph_mode(config) : GraphMode::never;
   return out;
 }
 
