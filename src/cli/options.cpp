@@ -106,7 +106,10 @@ void data_rows(Table& t) {
   t.add("dataset_train_split", &Config::dataset_train_split, with_data,
         "split to read where a dataset folder has several")
       .not_yet();
-  t.add("messages_field", &Config::messages_field, with_data, "field of a row that holds the conversation")
+  t.add("dataset_schema", &Config::dataset_schema, with_data, "what the rows are; auto: from their members")
+      .one_of({"auto", "messages", "sharegpt", "alpaca", "prompt_completion"});
+  t.add("messages_field", &Config::messages_field, with_data,
+        "field of a row that holds the conversation; without it messages, then conversations")
       .alias({"field_messages", "dataset_text_field"});
   t.add("train_on", &Config::train_on, with_data,
         "tokens that count in the loss: every assistant turn, the last one, or everything")

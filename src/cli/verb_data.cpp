@@ -15,6 +15,7 @@
 #include "cli/verbs.h"
 #include "data/files.h"
 #include "data/row_source.h"
+#include "data/schema.h"
 #include "data/stats.h"
 #include "data/tokenized_row.h"
 #include "train/run_data.h"
@@ -53,9 +54,12 @@ std::vector<Row> wanted_rows(const Config& config) {
   return rows;
 }
 
-Conversation conversation(const Row& row, const Config& config) {
+Conversation conversation(const Row& row, const Config& config, SchemaNotices& notices) {
+  const SchemaOptions schema = schema_options(config.dataset_schema, config.messages_field);
   try {
-    Conversation result = conversation_of(row.value, config.messages_field);
+    SchemaNote note;
+    Conversation result = read_conversation(row.value, schema, &note);
+    notices.see(row.file, note);
     result.file = row.file;
     result.line = row.line;
     return result;
@@ -64,7 +68,7 @@ Conversation conversation(const Row& row, const Config& config) {
   }
 }
 
-MarkedTokens encode(const Row& row, const Config& config, const TextSource& text) {
+MarkedTokens encode(const Row& row, const Config& config, const TextSource& text, SchemaNotices& notices) {
   try {
     if (is_tokenized_row(row.value)) return tokens_of(row.value, vocab_size_of(config, text));
   } catch (const Error& error) {
@@ -74,7 +78,7 @@ MarkedTokens encode(const Row& row, const Config& config, const TextSource& text
     throw Error(ErrorKind::data, "a chat row, but the model folder has no tokenizer.json", row.place(),
                 "set tokenizer_name_or_path");
   }
-  const Conversation chat = conversation(row, config);
+  const Conversation chat = conversation(row, config, notices);
   try {
     return text.encoder()(chat);
   } catch (const Error& error) {
@@ -121,8 +125,8 @@ std::string text_of(const MarkedTokens& tokens, size_t begin, size_t end, const 
   return out;
 }
 
-void show_row(const Row& row, const Config& config, const TextSource& text) {
-  const MarkedTokens tokens = encode(row, config, text);
+void show_row(const Row& row, const Config& config, const TextSource& text, SchemaNotices& notices) {
+  const MarkedTokens tokens = encode(row, config, text, notices);
   const bool colour = colour_on_stdout();
   const char* open = colour ? "\x1b[1;32m" : "\u00ab";
   const char* close = colour ? "\x1b[0m" : "\u00bb";
@@ -177,11 +181,12 @@ void print_json(const json::Value& value) {
 int verb_data_show(const Invocation& call) {
   const Config& config = call.config();
   const TextSource text = open_text(config);
+  SchemaNotices notices;
   for (const Row& row : wanted_rows(config)) {
     if (config.json) {
-      print_json(tokens_json(row, encode(row, config, text), text));
+      print_json(tokens_json(row, encode(row, config, text, notices), text));
     } else {
-      show_row(row, config, text);
+      show_row(row, config, text, notices);
     }
   }
   return 0;
@@ -206,9 +211,10 @@ int verb_data_render(const Invocation& call) {
   const Config& config = call.config();
   const ChatTemplate chat_template = open_template(config);
   const RenderOptions options = render_options(config);
+  SchemaNotices notices;
   for (const Row& row : wanted_rows(config)) {
     const RenderedChat chat = [&] {
-      const Conversation parsed = conversation(row, config);
+      const Conversation parsed = conversation(row, config, notices);
       try {
         return render_conversation(parsed, chat_template, options);
       } catch (const Error& error) {
@@ -256,8 +262,9 @@ int verb_data_tokenize(const Invocation& call) {
     print_json(value);
     return 0;
   }
+  SchemaNotices notices;
   for (const Row& row : wanted_rows(config)) {
-    const MarkedTokens tokens = encode(row, config, text);
+    const MarkedTokens tokens = encode(row, config, text, notices);
     if (config.json) {
       print_json(tokens_json(row, tokens, text));
     } else {

@@ -7,7 +7,7 @@
 // first one; a tool message follows an assistant's or another tool's.
 // Members of the row other than messages, tools and chat_template_kwargs are not looked at (datasets carry
 // ids and sources); an unknown member of a message is an error, because ignoring it would lose text silently.
-// Other schemas (from/value, prompt/completion) are not converted.
+// Other schemas (from/value, prompt/completion) are converted by data/schema.h.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct Conversation {
   json::Value template_options;       ///< object (the row's chat_template_kwargs), or null
   std::string file;                   ///< where it came from
   int64_t line = 0;                   ///< 1-based line, or element number in a JSON array
+  int first_trained_message = 0;      ///< turns of earlier messages are context (prompt of a completion)
   int64_t empty_assistant_turns = 0;  ///< assistant messages without text, reasoning and tool calls
 };
 

@@ -26,6 +26,7 @@ struct EncodedRow {
   MarkedTokens tokens;
   std::string hash;
   int64_t empty_assistant_turns = 0;
+  std::optional<SchemaNote> note;  // chat rows
   std::optional<RowError> problem;
 };
 
@@ -75,6 +76,7 @@ struct TokenizedSetBuilder::State {
   TokenizedSet set;
   std::unordered_set<std::string> hashes;
   int logged = 0;
+  SchemaNotices notices;
 
   EncodedRow encode_row(const RawRow& row, const std::string& file) const;
   void take_block(const std::vector<RawRow>& rows, const std::string& file);
@@ -98,7 +100,7 @@ EncodedRow TokenizedSetBuilder::State::encode_row(const RawRow& row, const std::
     if (is_tokenized_row(value)) {
       out.tokens = tokens_of(value, options.vocab_size);
     } else {
-      Conversation conversation = conversation_of(value, options.messages_field);
+      Conversation conversation = read_conversation(value, options.schema, &out.note.emplace());
       if (!encode) {
         throw RowError(RowProblem::unknown_schema, "a chat row where only tokenised rows are read", "",
                        "give rows with input_ids and labels");
@@ -134,6 +136,7 @@ void TokenizedSetBuilder::State::take_block(const std::vector<RawRow>& rows, con
     if (encoded[i].problem) {
       skip(*encoded[i].problem, place_of(file, rows[i]));
     } else {
+      if (encoded[i].note) notices.see(file, *encoded[i].note);
       take_row(encoded[i], rows[i].number);
     }
   }

@@ -22,6 +22,7 @@
 #include "base/json.h"
 #include "data/conversation.h"
 #include "data/rows.h"
+#include "data/schema.h"
 #include "text/marked_text.h"
 
 namespace deltatune {
@@ -42,7 +43,7 @@ struct DatasetOptions {
   int64_t vocab_size = 0;      ///< ids of tokenised rows lie in [0, vocab_size)
   /// Keeps conversations without a target (parity needs their logits).
   bool keep_all_masked = false;
-  std::string messages_field = "messages";
+  SchemaOptions schema;
 };
 
 /// Rows = skipped + empty + all_masked + masked_by_overflow + dropped + (rows with at least one

@@ -335,6 +335,15 @@ RenderedChat ChatTemplate::render(const json::Value& messages, const json::Value
   } else {
     result.spans = find_turns(rendered, prepared, options);
   }
+  if (options.train_on != "all" && options.first_trained_message > 0) {
+    std::erase_if(result.spans, [&](const Span& span) {
+      if (span.message < 0) {
+        throw Error(ErrorKind::data, "the turns of prompt and completion cannot be told apart",
+                    template_.where(), "write the template as a loop over messages");
+      }
+      return span.message < options.first_trained_message;
+    });
+  }
   if (options.train_on == "last" && !result.spans.empty()) {
     const int last = result.spans.back().message;
     const auto earlier = [&](const Span& s) {

@@ -30,6 +30,8 @@ struct RenderOptions {
   json::Value variables;
   /// "assistant": every assistant turn; "last": the last one only; "all": every byte, headers included.
   std::string train_on = "assistant";
+  /// Spans of messages before this one are left out, except with "all".
+  int first_trained_message = 0;
 };
 
 struct RenderedChat {
@@ -61,8 +63,9 @@ class ChatTemplate {
   /// `messages`: array of {role, content, reasoning_content, tool_calls ...}; `tools`: array or null. Before
   /// rendering, members that are null are dropped, `thinking` and `reasoning` become `reasoning_content`, and
   /// tool-call arguments that are JSON text are parsed. Throws Error{data}: the template's raise_exception
-  /// with its text, malformed messages, assistant turns that cannot be found; Error{usage}: unknown train_on,
-  /// reserved variable. Several threads may render at once.
+  /// with its text, malformed messages, assistant turns that cannot be found, first_trained_message with a
+  /// template that does not loop over messages; Error{usage}: unknown train_on, reserved variable. Several
+  /// threads may render at once.
   RenderedChat render(const json::Value& messages, const json::Value* tools,
                       const RenderOptions& options) const;
 

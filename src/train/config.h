@@ -24,7 +24,8 @@ struct Config {
   // data
   std::vector<std::string> dataset;  ///< files, folders or globs
   std::string dataset_train_split = "train";
-  std::string messages_field = "messages";
+  std::string dataset_schema = "auto";    ///< auto | messages | sharegpt | alpaca | prompt_completion
+  std::string messages_field;             ///< empty: messages, then conversations
   std::string train_on = "assistant";     ///< assistant | last | all
   std::string overflow = "truncate";      ///< truncate | drop | split
   std::string on_bad_row = "error";       ///< error | skip

@@ -65,7 +65,7 @@ DatasetOptions dataset_options(const Config& config, int64_t vocab_size) {
   }
   options.max_tokens = config.max_tokens;
   options.vocab_size = vocab_size;
-  if (!config.messages_field.empty()) options.messages_field = config.messages_field;
+  options.schema = schema_options(config.dataset_schema, config.messages_field);
   return options;
 }
 

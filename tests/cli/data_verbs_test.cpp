@@ -33,6 +33,34 @@ TEST(DataShow, MarksExactlyWhatTheAssistantSays) {
   EXPECT_TRUE(contains(result.out, "\\x1b[31m"));
 }
 
+TEST(DataShow, ReadsEverySchemaAndSaysWhich) {
+  const std::vector<std::pair<std::string, std::string>> rows = {
+      {"messages",
+       R"({"id": 1, "messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "No."}]})"},
+      {"sharegpt",
+       R"({"conversations": [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "No."}]})"},
+      {"alpaca", R"({"instruction": "Q", "input": "", "output": "No."})"},
+      {"prompt_completion", R"({"prompt": "Q", "completion": "No."})"}};
+  ScratchFolder folder;
+  for (const auto& [schema, row] : rows) {
+    const std::string data = with_data(folder.write(schema + ".jsonl", row + "\n"));
+    for (const std::string& wanted : {std::string("auto"), schema}) {
+      const ProgramResult result = run_deltatune("data show --dataset-schema " + wanted + data, "NO_COLOR=1");
+      ASSERT_EQ(result.code, 0) << result.err;
+      EXPECT_TRUE(contains(result.out, "user\nQ<|im_end|>\n")) << result.out;
+      EXPECT_TRUE(contains(result.out, "assistant\n\u00abNo.<|im_end|>\u00bb\n")) << result.out;
+      EXPECT_TRUE(contains(result.err, "rows are read as " + schema + " (")) << result.err;
+    }
+    const std::string other = schema == "alpaca" ? "prompt_completion" : "alpaca";
+    EXPECT_EQ(run_deltatune("data show --dataset-schema " + other + data).code, 3);
+  }
+  // Options that contradict each other are the user's mistake, not the row's.
+  EXPECT_EQ(run_deltatune("data show --dataset-schema alpaca --messages-field x" +
+                          with_data(folder.write("rows.jsonl", one_row)))
+                .code,
+            2);
+}
+
 TEST(DataShow, ColoursWhereAsked) {
   ScratchFolder folder;
   const ProgramResult result = run_deltatune("data show" + with_data(folder.write("rows.jsonl", one_row)),
