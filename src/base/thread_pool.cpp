@@ -3,12 +3,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "base/error.h"
 
 namespace deltatune {
 namespace {
@@ -107,9 +112,16 @@ class Pool {
 };
 
 int configured_size() {
-  if (const char* text = std::getenv("DELTATUNE_NUM_THREADS")) {
-    const int wanted = std::atoi(text);
-    if (wanted >= 1) return std::min(wanted, 1024);
+  const char* text = std::getenv("DELTATUNE_NUM_THREADS");
+  if (text != nullptr && *text != '\0') {
+    int wanted = 0;
+    const char* end = text + std::strlen(text);
+    const auto [rest, error] = std::from_chars(text, end, wanted);
+    if (error != std::errc() || rest != end || wanted < 1) {
+      throw Error(ErrorKind::usage, std::string("\"") + text + "\" is no number of threads",
+                  "environment variable DELTATUNE_NUM_THREADS", "set it to 1 or more, or unset it");
+    }
+    return std::min(wanted, 1024);
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

@@ -1,6 +1,7 @@
 // What the program says about kernels: `plan` names them for a device it does not have, `bench op` times
 // them.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "base/json.h"
 #include "cli/run_binary.h"
@@ -70,6 +71,56 @@ TEST(KernelsVerbs, BenchOpRefusesWhatItDoesNotKnow) {
     const ProgramResult result = run_deltatune(arguments);
     EXPECT_EQ(result.code, 2) << arguments;
     EXPECT_TRUE(contains(result.err, says)) << result.err;
+  }
+}
+
+TEST(KernelsVerbs, BenchSaysWhatIsWrongBeforeItMeasures) {
+  const std::string tiny = " --device cpu --tokens 64 --model '" DELTATUNE_SOURCE_DIR "/examples/demo/model'";
+  const std::pair<std::string, std::string> cases[] = {
+      {"bench step --depths ''", "the list of depths is empty"},
+      {"bench step --depths 4,x", "no list of numbers"},
+      {"bench op '******************************x'", "no op is called"},
+      {"bench op fill --kernel foo", "has a kernel foo"},
+  };
+  for (const auto& [words, expected] : cases) {
+    SCOPED_TRACE(words);
+    const ProgramResult result = run_deltatune(words + tiny);
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(result.err.find(expected), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("  fix: "), std::string::npos) << result.err;
+  }
+}
+
+// A rename onto a pipe or device would put a file in its place.
+TEST(KernelsVerbs, BenchLeavesWhatIsNoFileAlone) {
+  ScratchFolder folder;
+  const std::string pipe = (folder / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const ProgramResult result =
+      run_deltatune("bench op fill --device cpu --tokens 64 --model '" DELTATUNE_SOURCE_DIR
+                    "/examples/demo/model' --json " +
+                    pipe);
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("not a regular file"), std::string::npos) << result.err;
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(KernelsVerbs, HelpOfAVerbWithPartsShowsThem) {
+  for (const char* words : {"help bench", "bench --help"}) {
+    const ProgramResult result = run_deltatune(words);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_NE(result.out.find("deltatune bench op"), std::string::npos);
+    EXPECT_NE(result.out.find("deltatune bench step"), std::string::npos);
+  }
+}
+
+TEST(KernelsVerbs, AWrongNumberOfThreadsIsSaid) {
+  for (const char* threads : {"abc", "0", "-3", "2x"}) {
+    const ProgramResult result = run_deltatune(
+        "bench op fill --device cpu --tokens 64 --model '" DELTATUNE_SOURCE_DIR "/examples/demo/model'",
+        std::string("DELTATUNE_NUM_THREADS=") + threads);
+    EXPECT_EQ(result.code, 2) << threads;
+    EXPECT_NE(result.err.find("DELTATUNE_NUM_THREADS"), std::string::npos) << result.err;
   }
 }
 
