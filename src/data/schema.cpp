@@ -111,6 +111,12 @@ Value calls_of(const Value* value, const std::string& where) {
                  "keep one of them");
 }
 
+std::string known_roles() {
+  std::string out;
+  for (const Role& role : sharegpt_roles) out += format("{}{}", out.empty() ? "" : ", ", role.from);
+  return out;
+}
+
 Value sharegpt_turn(const Value& turn, const std::string& where) {
   if (!turn.is_object()) {
     throw RowError(RowProblem::messages, format("a turn is a JSON {}, not an object", turn.type_name()),
@@ -120,17 +126,15 @@ Value sharegpt_turn(const Value& turn, const std::string& where) {
   const Value* value = present(turn, "value");
   if (from && present(turn, "role")) twice("from", "role", where);
   if (value && present(turn, "content")) twice("value", "content", where);
-  std::string known;
-  for (const Role& role : sharegpt_roles) known += format("{}{}", known.empty() ? "" : ", ", role.from);
   if (!from || !from->is_string()) {
     throw RowError(RowProblem::role, from ? "from is not a text" : "a turn has no \"from\"", where,
-                   "set it to one of " + known);
+                   "set it to one of " + known_roles());
   }
   const auto* role = std::find_if(sharegpt_roles.begin(), sharegpt_roles.end(),
                                   [&](const Role& r) { return r.from == from->as_string(); });
   if (role == sharegpt_roles.end()) {
     throw RowError(RowProblem::role, "unknown role " + shortened(from->as_string()), where,
-                   "use one of " + known);
+                   "use one of " + known_roles());
   }
   Value out = message(role->to, value ? *value : (present(turn, "content") ? turn.at("content") : Value()));
   for (const auto& [key, member] : turn.as_object()) {
@@ -168,9 +172,27 @@ Converted from_sharegpt(const Value& row, const std::string& field) {
   return out;
 }
 
+/// Earlier turns of an Alpaca row: pairs of question and answer.
+void add_history(const Value& row, Converted& out) {
+  const Value* history = present(row, "history");
+  if (!history) return;
+  const auto refuse = [] {
+    return RowError(RowProblem::messages, "history is not a list of pairs of texts", "history",
+                    "write it as [[question, answer], ...]");
+  };
+  if (!history->is_array()) throw refuse();
+  for (const Value& pair : history->as_array()) {
+    if (!pair.is_array() || pair.as_array().size() != 2) throw refuse();
+    const Array& texts = pair.as_array();
+    if (!texts[0].is_string() || !texts[1].is_string()) throw refuse();
+    out.messages.push_back(message("user", texts[0]));
+    out.messages.push_back(message("assistant", texts[1]));
+  }
+}
+
 Converted from_alpaca(const Value& row) {
   Converted out;
-  out.read = {"instruction", "input", "output"};
+  out.read = {"instruction", "input", "output", "history"};
   const std::string* instruction = text_of(row, "instruction");
   const std::string* input = text_of(row, "input");
   const std::string* output = text_of(row, "output");
@@ -182,6 +204,7 @@ Converted from_alpaca(const Value& row) {
                    std::string(answer_fix));
   }
   add_system(row, out);
+  add_history(row, out);
   std::string question = *instruction;
   if (input && !input->empty()) question += (question.empty() ? "" : "\n") + *input;
   out.messages.push_back(message("user", std::move(question)));

@@ -3,7 +3,7 @@
 //
 //   messages           {"messages": [{"role", "content", ...}, ...]}
 //   sharegpt           {"conversations": [{"from", "value"}, ...]}, with an optional "system" text
-//   alpaca             {"instruction", "input" (optional), "output", "system" (optional)}
+//   alpaca             {"instruction", "input" (optional), "output"}, with "system" and "history" (optional)
 //   prompt_completion  {"prompt", "completion"}: each a text or a list of messages
 //
 // A member that is null counts as absent (columnar files fill unions with nulls). With no schema given, the

@@ -185,6 +185,20 @@ TEST(Schema, AlpacaJoinsInstructionAndInput) {
   EXPECT_EQ(read(R"({"instruction": "a", "output": ""})").empty_assistant_turns, 1);
 }
 
+TEST(Schema, AlpacaHistoryGoesBetweenSystemAndInstruction) {
+  EXPECT_EQ(
+      messages(R"({"instruction": "a", "output": "o", "system": "s", "history": [["q", "r"], ["t", ""]]})"),
+      reference(R"([{"role": "system", "content": "s"}, {"role": "user", "content": "q"},
+      {"role": "assistant", "content": "r"}, {"role": "user", "content": "t"}, {"role": "assistant", "content": ""},
+      {"role": "user", "content": "a"}, {"role": "assistant", "content": "o"}])"));
+  for (const char* none : {"[]", "null"}) {
+    EXPECT_EQ(read(std::string(R"({"instruction": "a", "output": "o", "history": )") + none + "}")
+                  .messages.as_array()
+                  .size(),
+              2u);
+  }
+}
+
 TEST(Schema, AlpacaRefuses) {
   expect_refused(
       {
@@ -192,6 +206,11 @@ TEST(Schema, AlpacaRefuses) {
           {R"({"instruction": "a", "output": null})", RowProblem::no_assistant, {"no output"}},
           {R"({"instruction": "a", "output": ["b"]})", RowProblem::content, {"output", "array"}},
           {R"({"instruction": "a", "input": 1, "output": "b"})", RowProblem::content, {"input", "integer"}},
+          {R"({"instruction": "a", "output": "b", "history": "c"})", RowProblem::messages, {"history"}},
+          {R"({"instruction": "a", "output": "b", "history": [["c"]]})", RowProblem::messages, {"history"}},
+          {R"({"instruction": "a", "output": "b", "history": [["c", null]]})",
+           RowProblem::messages,
+           {"history"}},
           {R"({"instruction": {}, "output": "b"})", RowProblem::content, {"instruction", "object"}},
       },
       auto_schema());
