@@ -20,6 +20,8 @@ constexpr std::string_view known_schemas =
     "known: messages; conversations; instruction and output; prompt and completion; input_ids and labels";
 constexpr std::string_view answer_fix = "add the answer, or remove the row";
 
+constexpr size_t most_named = 100;  // members that are not read; more than that are data, not names
+
 struct Role {
   std::string_view from;
   std::string_view to;
@@ -383,11 +385,13 @@ void SchemaNotices::see(const std::string& file, const SchemaNote& note) {
   if (said_.emplace(file, note.schema).second) {
     log::info("{}: rows are read as {} ({})", file, name_of(note.schema), note.members);
   }
-  std::vector<std::string> fresh;
+  std::string fresh;
   for (const std::string& member : note.not_read) {
-    if (named_.insert(member).second) fresh.push_back(member);
+    if (named_.size() > most_named || !named_.insert(member).second) continue;
+    fresh += fresh.empty() ? "" : ", ";
+    fresh += named_.size() > most_named ? "and others" : shortened(member);
   }
-  if (!fresh.empty()) log::info("{}: members of rows that are not read: {}", file, list_of(fresh));
+  if (!fresh.empty()) log::info("{}: members of rows that are not read: {}", file, fresh);
 }
 
 }  // namespace deltatune

@@ -54,7 +54,7 @@ Conversation read_conversation(const json::Value& row, const SchemaOptions& opti
                                SchemaNote* note = nullptr);
 
 /// Says at info level which schema was taken, once for each file and schema, and names each member that is
-/// not read once. For one thread.
+/// not read once (the first hundred). For one thread.
 class SchemaNotices {
  public:
   void see(const std::string& file, const SchemaNote& note);

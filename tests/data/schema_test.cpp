@@ -376,8 +376,20 @@ TEST(Schema, ADatasetSaysItOnceForEachFile) {
   EXPECT_EQ(count(said, "one.jsonl: rows are read as alpaca (instruction, output)"), 1u) << said;
   EXPECT_EQ(count(said, "one.jsonl: rows are read as prompt_completion (prompt, completion)"), 1u) << said;
   EXPECT_EQ(count(said, "two.jsonl: rows are read as alpaca"), 1u) << said;
-  EXPECT_EQ(count(said, "not read: id"), 1u) << said;
-  EXPECT_EQ(count(said, "not read: source"), 1u) << said;
+  EXPECT_EQ(count(said, "not read: \"id\"\n"), 1u) << said;
+  EXPECT_EQ(count(said, "not read: \"source\"\n"), 1u) << said;
+}
+
+TEST(Schema, MembersThatAreDataAreNotNamedForEver) {
+  SchemaNotices notices;
+  const log::Level level = log::level();
+  log::set_level(log::Level::info);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 300; ++i) notices.see("f", {Schema::messages, "messages", {"key" + std::to_string(i)}});
+  const std::string said = testing::internal::GetCapturedStderr();
+  log::set_level(level);
+  EXPECT_EQ(count(said, "not read: \"key"), 100u);
+  EXPECT_EQ(count(said, "not read: and others\n"), 1u);
 }
 
 /// The texts of the spans, rendered with each of the two ways to find assistant turns.
