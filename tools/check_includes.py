@@ -46,7 +46,7 @@ THIRD_PARTY = {  # pattern of the header: files that may include it
     r"xxhash\.h": r"src/base/hash\.cpp",
     r"utf8proc\.h": r"src/text/unicode\.cpp",
     r"pcre2\.h": r"src/text/pretokenizer\.cpp",
-    r"(zlib|zstd)\.h": r"src/data/\w+\.cpp",
+    r"(zlib|zstd|zstd_errors)\.h": r"src/data/decompress\.cpp|tests/data/decompress_test\.cpp",
     r"(arrow|parquet)/": r"src/data/\w+\.cpp",
     r"mpi\.h": r"src/comm/\w+\.cpp",
     r"cblas\.h": r"src/cpu/gemm\.cpp",
@@ -54,7 +54,7 @@ THIRD_PARTY = {  # pattern of the header: files that may include it
     r"benchmark/": r"bench/.*",
     r"(cuda|cublas|cudnn|nccl|cupti|nvml|cooperative_groups|mma|nv/|cub/|cute/|cutlass/)": r"src/cuda/.*",
 }
-POSIX = re.compile(r"(sys/\w+|unistd|fcntl|glob|sched|dlfcn|signal|poll|pthread|immintrin|arm_neon)\.h")
+POSIX = re.compile(r"(sys/\w+|unistd|fcntl|glob|fnmatch|sched|dlfcn|signal|poll|pthread|immintrin|arm_neon)\.h")
 CU_MAY = re.compile(r"(ops/(kernels|delta_net|rounding|\w*scratch)\.h|tensor/.*|cuda/.*)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cpp", ".cu", ".cuh", ".py")

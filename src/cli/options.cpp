@@ -101,11 +101,11 @@ void model_rows(Table& t) {
 
 void data_rows(Table& t) {
   t.group("data");
-  t.add("dataset", &Config::dataset, with_data, "training data: files, folders or globs of JSONL")
+  t.add("dataset", &Config::dataset, with_data,
+        "training data: files, folders or globs of JSONL or JSON, plain, .gz or .zst")
       .alias({"dataset_name", "train_dataset"});
   t.add("dataset_train_split", &Config::dataset_train_split, with_data,
-        "split to read where a dataset folder has several")
-      .not_yet();
+        "split to read where a folder of dataset has several");
   t.add("dataset_schema", &Config::dataset_schema, with_data, "what the rows are; auto: from their members")
       .one_of({"auto", "messages", "sharegpt", "alpaca", "prompt_completion"});
   t.add("messages_field", &Config::messages_field, with_data,
@@ -279,6 +279,8 @@ void output_rows(Table& t) {
         "start anew in an output folder that holds an earlier run");
   t.group("evaluation");
   t.add("eval_dataset", &Config::eval_dataset, training | eval, "held-out data: files, folders or globs");
+  t.add("dataset_test_split", &Config::dataset_test_split, training | eval,
+        "split to read where a folder of eval_dataset has several");
   t.add("eval_steps", &Config::eval_steps, train, "steps between two evaluations; 0 means only at the end")
       .at_least(0);
   t.add("val_size", &Config::val_size, with_data,

@@ -33,7 +33,7 @@ struct Row {
 
 // The row named by --row, else the first --rows.
 std::vector<Row> wanted_rows(const Config& config) {
-  const std::vector<fs::path> files = dataset_files(config.dataset);
+  const std::vector<fs::path> files = dataset_files(config.dataset, config.dataset_train_split);
   std::vector<Row> rows;
   if (config.row >= 0) {
     Row& row = rows.emplace_back();

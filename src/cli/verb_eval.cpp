@@ -17,16 +17,17 @@ namespace deltatune::cli {
 
 int verb_eval(const Invocation& call) {
   const Config& config = call.config();
-  const std::vector<std::string>& entries =
-      config.eval_dataset.empty() ? config.dataset : config.eval_dataset;
+  const bool own = !config.eval_dataset.empty();
+  const std::vector<std::string>& entries = own ? config.eval_dataset : config.dataset;
+  const std::string& split = own ? config.dataset_test_split : config.dataset_train_split;
   if (entries.empty()) {
     throw Error(ErrorKind::usage, "no dataset is named", "eval_dataset", "give --eval_dataset FILE");
   }
   const auto device = open_device(config);
   const ModelSource source = open_model(config.model_name_or_path, config.init);
   const TextSource text = open_run_text(config, source, false);
-  TokenizedSet set = load_set(entries, config, source, text);
-  if (config.eval_dataset.empty() && config.val_size > 0) {
+  TokenizedSet set = load_set(entries, split, config, source, text);
+  if (!own && config.val_size > 0) {
     set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).second;
   }
   const StreamOptions rows = stream_options(config, text.pad_id());

@@ -316,7 +316,7 @@ TokenizedSet TokenizedSet::subset(std::span<const int32_t> conversations) const 
 TokenizedSet load_dataset(const std::vector<std::string>& entries, const DatasetOptions& options,
                           const EncodeConversation& encode) {
   TokenizedSetBuilder builder(options, encode);
-  for (const fs::path& path : dataset_files(entries)) builder.add_file(path);
+  for (const fs::path& path : dataset_files(entries, options.split)) builder.add_file(path);
   return builder.finish();
 }
 

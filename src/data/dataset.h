@@ -44,6 +44,7 @@ struct DatasetOptions {
   /// Keeps conversations without a target (parity needs their logits).
   bool keep_all_masked = false;
   SchemaOptions schema;
+  std::string split;  ///< which files of a folder load_dataset() reads; empty: all
 };
 
 /// Rows = skipped + empty + all_masked + masked_by_overflow + dropped + (rows with at least one

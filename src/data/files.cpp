@@ -4,39 +4,32 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "data/dataset_folder.h"
+#include "data/row_source.h"
 
 namespace deltatune {
 namespace {
 
-bool is_row_file(const fs::path& path) {
-  const std::string extension = path.extension().string();
-  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
-}
-
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::vector<fs::path> out;
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(folder, failure)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && is_row_file(entry.path()) && name[0] != '.') out.push_back(entry.path());
+// POSIX glob() knows no "**": such a pattern is matched below the folder before its first wildcard.
+std::vector<fs::path> matches_below(const std::string& pattern) {
+  fs::path base;
+  fs::path rest;
+  for (const fs::path& part : fs::path(pattern)) {
+    const bool plain = rest.empty() && part.string().find_first_of("*?[") == std::string::npos;
+    plain ? base /= part : rest /= part;
   }
-  if (failure) {
-    throw Error(ErrorKind::data, format("cannot read folder {}: {}", folder.string(), failure.message()),
-                "dataset", "check the path and its permissions");
-  }
-  if (out.empty()) {
-    throw Error(ErrorKind::data, format("no .jsonl, .ndjson or .json file in {}", folder.string()), "dataset",
-                "name the files, or a folder that holds them directly");
-  }
-  std::sort(out.begin(), out.end());
-  return out;
+  if (base.empty()) base = ".";
+  std::error_code ignored;
+  if (!fs::is_directory(base, ignored)) return {};
+  return files_matching(base, rest.string());
 }
 
 std::vector<fs::path> matches_of(const std::string& pattern) {
+  if (pattern.find("**") != std::string::npos) return matches_below(pattern);
   glob_t found{};
   const int result = ::glob(pattern.c_str(), 0, nullptr, &found);
   std::vector<fs::path> out;
@@ -46,9 +39,9 @@ std::vector<fs::path> matches_of(const std::string& pattern) {
   return out;
 }
 
-std::vector<fs::path> expand(const std::string& entry) {
+std::vector<fs::path> expand(const std::string& entry, const std::string& split) {
   std::error_code ignored;
-  if (fs::is_directory(entry, ignored)) return files_in(entry);
+  if (fs::is_directory(entry, ignored)) return dataset_folder_files(entry, split);
   if (fs::exists(entry, ignored)) return {entry};
   std::vector<fs::path> out;
   if (entry.find_first_of("*?[") != std::string::npos) {
@@ -57,7 +50,7 @@ std::vector<fs::path> expand(const std::string& entry) {
         out.push_back(match);
         continue;
       }
-      const std::vector<fs::path> inside = files_in(match);
+      const std::vector<fs::path> inside = dataset_folder_files(match, split);
       out.insert(out.end(), inside.begin(), inside.end());
     }
   }
@@ -70,18 +63,21 @@ std::vector<fs::path> expand(const std::string& entry) {
 
 }  // namespace
 
-std::vector<fs::path> dataset_files(const std::vector<std::string>& entries) {
+std::vector<fs::path> dataset_files(const std::vector<std::string>& entries, const std::string& split) {
   if (entries.empty()) {
     throw Error(ErrorKind::usage, "no dataset given", "dataset",
                 "dataset: [file.jsonl, folder, \"part-*.jsonl\"]");
   }
   std::vector<fs::path> out;
-  std::set<fs::path> seen;
+  std::map<fs::path, std::string> seen;  // entry that named it
+  std::map<fs::path, fs::path> forms;    // by name without compression
   for (const std::string& entry : entries) {
-    for (const fs::path& path : expand(entry)) {
+    for (const fs::path& path : expand(entry, split)) {
       if (!is_row_file(path)) {
-        throw Error(ErrorKind::data, format("{} is not a .jsonl, .ndjson or .json file", path.string()),
-                    "dataset", "convert it to one JSON object per line");
+        throw Error(
+            ErrorKind::data,
+            format("{} is not a .jsonl, .ndjson or .json file (or .gz, .zst of those)", path.string()),
+            "dataset", "convert it to one JSON object per line; Parquet is not read yet");
       }
       std::error_code failure;
       if (!fs::is_regular_file(path, failure)) {  // opening a named pipe would wait for a writer
@@ -89,9 +85,18 @@ std::vector<fs::path> dataset_files(const std::vector<std::string>& entries) {
                     "write its rows to a file: data is read more than once");
       }
       const fs::path real = fs::canonical(path, failure);
-      if (!seen.insert(failure ? path : real).second) {
-        throw Error(ErrorKind::usage, format("{} is named twice", path.string()), "dataset",
+      const auto [named, is_new] = seen.emplace(failure ? path : real, entry);
+      if (!is_new) {
+        throw Error(ErrorKind::usage, format("{} is named twice", path.string()),
+                    named->second == entry ? format("dataset: {}", entry)
+                                           : format("dataset: {} and {}", named->second, entry),
                     "name it once; num_train_epochs repeats the data");
+      }
+      const auto [twin, is_alone] = forms.emplace(without_compression(path), path);
+      if (!is_alone) {
+        throw Error(ErrorKind::usage,
+                    format("{} and {} look like the same rows twice", twin->second.string(), path.string()),
+                    "dataset", "name one of them, or rename one if they differ");
       }
       out.push_back(path);
     }

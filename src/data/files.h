@@ -1,8 +1,9 @@
 // Which files a `dataset` names: files, folders and glob patterns.
 //
-// Files are *.jsonl, *.ndjson (one row per line) and *.json (one array of rows, or lines). A folder stands
-// for the files with such names directly inside it, hidden ones left out; folders and patterns are sorted by
-// name, so the order of rows does not depend on the file system.
+// Files are *.jsonl, *.ndjson (one row per line) and *.json (one array of rows, or lines), also compressed
+// (.gz, .zst). A folder stands for the files of one split (data/dataset_folder.h), a pattern for what it
+// matches, where "**" is any number of folders. Folders and patterns are sorted by name, so the order of rows
+// does not depend on the file system.
 #pragma once
 
 #include <string>
@@ -12,8 +13,10 @@
 
 namespace deltatune {
 
-/// Throws Error{data} for an entry that does not exist, matches nothing or is of another format, and
-/// Error{usage} for an empty list or a file that is named twice.
-std::vector<fs::path> dataset_files(const std::vector<std::string>& entries);
+/// `split` chooses among the files of folders; empty means all of them. Files and patterns that are named are
+/// taken whatever their split. Throws Error{data} for an entry that does not exist, matches nothing or is of
+/// another format, and Error{usage} for an empty list, a file that is named twice, or a file beside its own
+/// compressed form.
+std::vector<fs::path> dataset_files(const std::vector<std::string>& entries, const std::string& split = {});
 
 }  // namespace deltatune

@@ -12,8 +12,10 @@ constexpr std::string_view blanks = " \t\r";
 
 }  // namespace
 
-JsonlLines::JsonlLines(std::string_view text) : text_(text) {
-  if (text_.substr(0, byte_order_mark.size()) == byte_order_mark) at_ = byte_order_mark.size();
+JsonlLines::JsonlLines(std::string_view text, int64_t lines_before, uint64_t bytes_before)
+    : text_(text), bytes_before_(bytes_before), number_(lines_before) {
+  if (bytes_before == 0 && text_.substr(0, byte_order_mark.size()) == byte_order_mark)
+    at_ = byte_order_mark.size();
 }
 
 bool JsonlLines::next(JsonlLine& line) {
@@ -27,7 +29,7 @@ bool JsonlLines::next(JsonlLine& line) {
     const size_t first = whole.find_first_not_of(blanks);
     if (first == std::string_view::npos) continue;
     const size_t last = whole.find_last_not_of(blanks);
-    line = {whole.substr(first, last - first + 1), number_, begin + first};
+    line = {whole.substr(first, last - first + 1), number_, bytes_before_ + begin + first};
     return true;
   }
   return false;

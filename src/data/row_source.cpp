@@ -1,10 +1,12 @@
 // Blocks of rows from lines or arrays.
 #include "data/row_source.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "data/decompress.h"
 
 namespace deltatune {
 namespace {
@@ -34,6 +36,143 @@ bool is_one_document(std::string_view text) {
   } catch (const Error&) {
     return true;
   }
+}
+
+// Formats that are no text, by their first bytes.
+void refuse_other_formats(std::string_view text, const std::string& name) {
+  struct Format {
+    std::string_view start;
+    const char* what;
+    const char* fix;
+  };
+  static constexpr Format formats[] = {
+      {"\xFF\xFE", "the file is UTF-16", "save it as UTF-8"},
+      {"\xFE\xFF", "the file is UTF-16", "save it as UTF-8"},
+      {"PAR1", "the file is Parquet, which is not read yet", "write its rows as JSON Lines"},
+      {"PK\x03\x04", "the file is a zip archive", "unpack it"},
+      {"BZh", "the file is compressed with bzip2", "compress it with gzip or zstd, or not at all"},
+      {"\xFD"
+       "7zXZ",
+       "the file is compressed with xz", "compress it with gzip or zstd, or not at all"},
+      {"\x04\x22\x4D\x18", "the file is compressed with lz4", "compress it with gzip or zstd, or not at all"},
+  };
+  for (const Format& format : formats) {
+    if (text.substr(0, format.start.size()) == format.start) {
+      throw Error(ErrorKind::data, format.what, name, format.fix);
+    }
+  }
+}
+
+// The text of a compressed file, of which a window is in memory.
+class TextWindow {
+ public:
+  TextWindow(std::string_view bytes, const std::string& name) : source_(bytes, name) {}
+  std::string_view view() const { return text_; }
+  bool ended() const { return ended_; }
+  // Reads until the window has `size` bytes or the text ends.
+  void fill(size_t size) {
+    while (!ended_ && text_.size() < size) {
+      const size_t before = text_.size();
+      text_.resize(std::min(size, before + piece));
+      const size_t count = source_.read({text_.data() + before, text_.size() - before});
+      text_.resize(before + count);
+      ended_ = count == 0;
+    }
+  }
+  void drop_front(size_t size) { text_.erase(0, size); }
+
+ private:
+  static constexpr size_t piece = size_t{1} << 20;
+  Decompressor source_;
+  std::string text_;
+  bool ended_ = false;
+};
+
+[[noreturn]] void too_long(const char* what, size_t limit, const std::string& name, const char* fix) {
+  throw Error(ErrorKind::data, format("{} is longer than {} bytes when decompressed", what, limit), name,
+              fix);
+}
+
+// Fills the window until it holds the first line that is not blank, or shows that the text is an array.
+void fill_first_line(TextWindow& text, const std::string& name, size_t limit) {
+  for (size_t size = size_t{64} << 10;; size *= 2) {
+    text.fill(std::min(size, limit));
+    JsonlLines lines(text.view());
+    JsonlLine first;
+    if (text.ended()) return;
+    if (lines.next(first)) {
+      const auto end = static_cast<size_t>(first.offset) + first.text.size();
+      if (first.text[0] == '[' || text.view().find('\n', end) != std::string_view::npos) return;
+    }
+    if (size >= limit)
+      too_long("the first row", limit, name, "decompress the file, or write one row per line");
+  }
+}
+
+void visit_document(std::string_view text, const std::string& name, const VisitRows& visit, BlockSize block) {
+  JsonlLines lines(text);  // skips a byte order mark
+  JsonlLine first;
+  lines.next(first);
+  visit_values(json::parse(text.substr(first.offset), name), name, visit, block);
+}
+
+void visit_window(TextWindow& text, const std::string& name, const VisitRows& visit, BlockSize block) {
+  std::vector<RawRow> rows;
+  bool any = false;
+  int64_t lines_before = 0;
+  uint64_t bytes_before = 0;
+  for (;;) {
+    size_t searched = 0;
+    size_t size = 0;  // of the whole lines in the window
+    for (size_t wanted = block.bytes; size == 0; wanted *= 2) {
+      text.fill(std::min(wanted, block.longest_line + 1));
+      const size_t last = text.view().substr(searched).rfind('\n');
+      size = last != std::string_view::npos ? searched + last + 1 : text.ended() ? text.view().size() : 0;
+      searched = text.view().size();
+      if (size == 0 && text.ended()) break;
+      if (size == 0 && searched > block.longest_line) {
+        too_long("the line", block.longest_line, format("{}, line {}", name, lines_before + 1),
+                 "split the row, or decompress the file");
+      }
+    }
+    if (size == 0) break;
+    JsonlLines lines(text.view().substr(0, size), lines_before, bytes_before);
+    for (JsonlLine line; lines.next(line);) {
+      any = true;
+      rows.push_back({line, nullptr, line.number});
+      if (rows.size() < block.rows) continue;
+      if (!visit(rows)) return;
+      rows.clear();
+    }
+    if (!rows.empty() && !visit(rows)) return;
+    rows.clear();
+    lines_before = lines.count();
+    bytes_before += size;
+    text.drop_front(size);
+  }
+  if (!any) no_rows(name);
+}
+
+void visit_compressed(std::string_view bytes, const std::string& name, bool may_be_document,
+                      const VisitRows& visit, BlockSize block) {
+  TextWindow text(bytes, name);
+  text.fill(6);
+  refuse_other_formats(text.view(), name);
+  if (compression_of(text.view()) != Compression::none) {
+    throw Error(ErrorKind::data, "the file is compressed twice", name, "decompress it once");
+  }
+  if (may_be_document) {
+    fill_first_line(text, name, block.longest_document);
+    if (is_one_document(text.view())) {
+      text.fill(block.longest_document + 1);
+      if (text.view().size() > block.longest_document) {
+        too_long("the document", block.longest_document, name, "write one row per line");
+      }
+      visit_document(text.view(), name, visit, block);
+      return;
+    }
+  }
+  visit_window(text, name, visit, block);
 }
 
 }  // namespace
@@ -87,22 +226,31 @@ void visit_values(const json::Value& rows, const std::string& name, const VisitR
   }
 }
 
-void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block) {
-  const MappedFile file(path);
-  const std::string_view text = file.text();
-  const std::string name = path.string();
-  const std::string_view start = text.substr(0, 2);
-  if (start == "\xFF\xFE" || start == "\xFE\xFF") {
-    throw Error(ErrorKind::data, "the file is UTF-16", name, "save it as UTF-8");
-  }
-  if (path.extension() == ".json" && is_one_document(text)) {
-    JsonlLines lines(text);  // skips a byte order mark
-    JsonlLine first;
-    lines.next(first);
-    visit_values(json::parse(text.substr(first.offset), name), name, visit, block);
+void visit_bytes(std::string_view bytes, const std::string& name, const VisitRows& visit, BlockSize block) {
+  const bool may_be_document = without_compression(name).extension() == ".json";
+  if (compression_of(bytes) != Compression::none) {
+    visit_compressed(bytes, name, may_be_document, visit, block);
     return;
   }
-  visit_lines(text, name, visit, block);
+  refuse_other_formats(bytes, name);
+  if (may_be_document && is_one_document(bytes)) {
+    visit_document(bytes, name, visit, block);
+  } else {
+    visit_lines(bytes, name, visit, block);
+  }
+}
+
+void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block) {
+  const MappedFile file(path);
+  visit_bytes(file.text(), path.string(), visit, block);
+}
+
+fs::path without_compression(const fs::path& path) {
+  const std::string extension = path.extension().string();
+  for (const char* known : {".gz", ".gzip", ".zst", ".zstd"}) {
+    if (extension == known) return path.parent_path() / path.stem();
+  }
+  return path;
 }
 
 json::Value read_row(const std::vector<fs::path>& files, int64_t index, std::string& file, int64_t& line) {

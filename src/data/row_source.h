@@ -3,6 +3,8 @@
 // A row is numbered from 0 over all files; malformed ones count. A .jsonl or .ndjson file is read line by
 // line from a mapping. A .json file is one array of rows, one object {"sequences": [...]} or {"data": [...]},
 // or lines after all (a common habit); an array is parsed as a whole.
+// Files compressed with gzip or zstd, whatever their names say, are decompressed as they are read: lines in
+// pieces, so that a small file which expands without end is stopped by the longest line or document.
 #pragma once
 
 #include <functional>
@@ -24,11 +26,13 @@ struct RawRow {
   json::Value parse() const;
 };
 
-/// Calls visit(rows) for consecutive blocks of the rows of one text; a block ends after `block_rows` rows or
-/// `block_bytes` bytes. visit returns false to stop. Throws Error{data} when the text has no rows.
+/// Calls visit(rows) for consecutive blocks of the rows of one text; a block ends after `rows` rows or
+/// `bytes` bytes. visit returns false to stop. Throws Error{data} when the text has no rows.
 struct BlockSize {
   size_t rows = 4096;
   size_t bytes = size_t{32} << 20;
+  size_t longest_line = size_t{256} << 20;    ///< of compressed lines, bytes when decompressed
+  size_t longest_document = size_t{1} << 30;  ///< of a compressed array, bytes when decompressed
 };
 using VisitRows = std::function<bool(const std::vector<RawRow>& rows)>;
 void visit_lines(std::string_view text, const std::string& name, const VisitRows& visit,
@@ -39,8 +43,18 @@ void visit_lines(std::string_view text, const std::string& name, const VisitRows
 void visit_values(const json::Value& rows, const std::string& name, const VisitRows& visit,
                   BlockSize block = {});
 
-/// The same for a file, by its name and first bytes.
+/// The same for the bytes of a whole file, compressed or not. `name` stands for it in messages and says by
+/// its extension (one of a compression left out) whether it may be one document. Throws Error{data} for
+/// UTF-16, Parquet, archives, bytes that do not decompress, and decompressed lines or documents above the
+/// limits. Rows may have been visited before.
+void visit_bytes(std::string_view bytes, const std::string& name, const VisitRows& visit,
+                 BlockSize block = {});
+
+/// The same for a file.
 void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block = {});
+
+/// The name without an extension that says how the file is compressed: "a.jsonl" for "a.jsonl.gz".
+fs::path without_compression(const fs::path& path);
 
 /// "file, line 3" or "file, row 3": the place of a row in messages.
 std::string place_of(const std::string& file, const RawRow& row);

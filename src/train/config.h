@@ -22,13 +22,13 @@ struct Config {
   std::map<std::string, std::string> chat_template_kwargs;  ///< variable -> JSON text of its value
 
   // data
-  std::vector<std::string> dataset;  ///< files, folders or globs
-  std::string dataset_train_split = "train";
-  std::string dataset_schema = "auto";    ///< auto | messages | sharegpt | alpaca | prompt_completion
-  std::string messages_field;             ///< empty: messages, then conversations
-  std::string train_on = "assistant";     ///< assistant | last | all
-  std::string overflow = "truncate";      ///< truncate | drop | split
-  std::string on_bad_row = "error";       ///< error | skip
+  std::vector<std::string> dataset;           ///< files, folders or globs
+  std::string dataset_train_split = "train";  ///< of the folders in dataset
+  std::string dataset_schema = "auto";        ///< auto | messages | sharegpt | alpaca | prompt_completion
+  std::string messages_field;                 ///< empty: messages, then conversations
+  std::string train_on = "assistant";         ///< assistant | last | all
+  std::string overflow = "truncate";          ///< truncate | drop | split
+  std::string on_bad_row = "error";           ///< error | skip
   bool parse_special_in_content = false;  ///< control-token strings typed in a message become control tokens
   int64_t max_length = 8192;              ///< tokens of one conversation
 
@@ -94,6 +94,7 @@ struct Config {
   bool overwrite_output_dir = false;
 
   // evaluation
+  std::string dataset_test_split = "test";  ///< of the folders in eval_dataset
   std::vector<std::string> eval_dataset;
   int64_t eval_steps = 0;  ///< 0: at the end of the run only
   double val_size = 0;     ///< < 1: fraction of dataset held out; >= 1: number of rows

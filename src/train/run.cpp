@@ -134,8 +134,9 @@ class TrainingRun {
                   "give a list of files, folders or globs");
     }
     console_.phase("reading and tokenising the data", 0, 0);
-    train_set_ = load_set(config_.dataset, config_, source_, text_);
-    if (!config_.eval_dataset.empty()) eval_set_ = load_set(config_.eval_dataset, config_, source_, text_);
+    train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
+    if (!config_.eval_dataset.empty())
+      eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
     if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
     stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, text_.pad_id()));
     int64_t segments = stream_->max_segments();

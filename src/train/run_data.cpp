@@ -66,12 +66,15 @@ DatasetOptions dataset_options(const Config& config, int64_t vocab_size) {
   options.max_tokens = config.max_tokens;
   options.vocab_size = vocab_size;
   options.schema = schema_options(config.dataset_schema, config.messages_field);
+  options.split = config.dataset_train_split;
   return options;
 }
 
-TokenizedSet load_set(const std::vector<std::string>& entries, const Config& config,
+TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config& config,
                       const ModelSource& source, const TextSource& text) {
-  return load_dataset(entries, dataset_options(config, source.config.vocab_size), text.encoder());
+  DatasetOptions options = dataset_options(config, source.config.vocab_size);
+  options.split = split;
+  return load_dataset(entries, options, text.encoder());
 }
 
 int64_t max_segments(const Config& config) {

@@ -18,12 +18,13 @@ TextSource open_run_text(const Config&, const ModelSource&, bool required);
 /// Tokens that end an answer: the tokenizer's eos and those of generation_config.json and config.json.
 std::vector<int32_t> stop_ids(const TextSource&, const ModelSource&);
 
-/// max_length is limited to max_tokens, with a line that says so.
+/// max_length is limited to max_tokens, with a line that says so. The split is that of training.
 DatasetOptions dataset_options(const Config&, int64_t vocab_size);
 
-/// The set of `entries` (files, folders, globs) under the run's rules of length and bad rows.
-TokenizedSet load_set(const std::vector<std::string>& entries, const Config&, const ModelSource&,
-                      const TextSource&);
+/// The set of `entries` (files, folders, globs) under the run's rules of length and bad rows; `split` chooses
+/// the files of folders.
+TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config&,
+                      const ModelSource&, const TextSource&);
 
 /// World of one; whoever has more sets world_size and rank.
 StreamOptions stream_options(const Config&, int32_t pad_id);

@@ -1,17 +1,17 @@
-// data/jsonl, data/row_source, data/files: line ends, places in messages, arrays, folders and patterns.
+// data/jsonl, data/row_source: line ends, places in messages, arrays.
 #include "data/jsonl.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/format.h"
-#include "data/files.h"
+#include "data/folder.h"
 #include "data/row_source.h"
 
 namespace deltatune {
 namespace {
+
+using testing_data::Folder;
 
 std::vector<JsonlLine> lines_of(std::string_view text) {
   std::vector<JsonlLine> out;
@@ -30,29 +30,6 @@ RowError error_of(std::string_view text) {
   ADD_FAILURE() << "accepted: " << text;
   return RowError(RowProblem::refused, "", "", "");
 }
-
-// A folder of its own that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "deltatune-data-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string add(const std::string& name, std::string_view text) const {
-    write_file_atomic(path_ / name, text);
-    return (path_ / name).string();
-  }
-  fs::path path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 std::string numbers_of(const fs::path& path, BlockSize block = {}) {
   std::string out;
@@ -167,39 +144,6 @@ TEST(RowSource, ReadsOneRow) {
   } catch (const Error& e) {
     EXPECT_EQ(e.where().rfind(files[0].string() + ", line 3", 0), 0u) << e.text();
   }
-}
-
-TEST(Files, ExpandsFoldersAndPatternsInOrder) {
-  const Folder folder;
-  for (const char* name : {"b.jsonl", "a.json", "c.ndjson", ".hidden.jsonl", "notes.txt"})
-    folder.add(name, "{}");
-  const std::string base = folder.path().string();
-  const auto names = [](const std::vector<fs::path>& paths) {
-    std::string out;
-    for (const fs::path& path : paths) out += path.filename().string() + " ";
-    return out;
-  };
-  EXPECT_EQ(names(dataset_files({base})), "a.json b.jsonl c.ndjson ");
-  EXPECT_EQ(names(dataset_files({base + "/[bc].*json*", base + "/a.json"})), "b.jsonl c.ndjson a.json ");
-  const auto kind_of = [](const std::vector<std::string>& entries) {
-    try {
-      dataset_files(entries);
-    } catch (const Error& e) {
-      EXPECT_FALSE(e.fix().empty());
-      return e.kind();
-    }
-    return ErrorKind::internal;
-  };
-  EXPECT_EQ(kind_of({}), ErrorKind::usage);
-  EXPECT_EQ(kind_of({base, base + "/../" + folder.path().filename().string() + "/a.json"}), ErrorKind::usage);
-  EXPECT_EQ(kind_of({base + "/none.jsonl"}), ErrorKind::data);
-  EXPECT_EQ(kind_of({base + "/*.parquet"}), ErrorKind::data);
-  EXPECT_EQ(kind_of({base + "/notes.txt"}), ErrorKind::data);
-  const std::string pipe = base + "/pipe.jsonl";
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_EQ(kind_of({pipe}), ErrorKind::data) << "nobody writes into it: opening it would hang";
-  const Folder empty;
-  EXPECT_EQ(kind_of({empty.path().string()}), ErrorKind::data);
 }
 
 }  // namespace
