@@ -48,6 +48,27 @@ struct Call {
 
 inline constexpr float log2_e = 1.4426950408889634f;
 
+/// An entry of the list for one query head: where its rows lie, and the keys that they see.
+template <int D>
+struct QueryItem {
+  Work work;
+  int head;
+  int64_t begin, q_at;
+  const device_bf16 *k, *v;  ///< of the document's first token
+  int key_count;
+
+  __device__ QueryItem(const Call& call, int item)
+      : work(call.work.entries[item / call.heads]), head(item % call.heads) {
+    begin = work.begin;
+    const int64_t first = begin - work.position;
+    q_at = begin * call.q_stride + static_cast<int64_t>(head) * D;
+    const int64_t kv_column = static_cast<int64_t>(head / call.group) * D;
+    k = call.k + first * call.k_stride + kv_column;
+    v = call.v + first * call.v_stride + kv_column;
+    key_count = work.position + work.rows;
+  }
+};
+
 /// Hands a block its entries (times heads): the first is its own number, the others come from the counter.
 /// The answer is asked for while an entry is worked on, so that nobody waits for it.
 class Queue {

@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cuda/kernels/attention_mma.cuh"
-#include "cuda/kernels/sums.cuh"
-#include "cuda/pack.cuh"
+#include "cuda/kernels/attention_backward.cuh"
 #include "cuda/ptx/math.cuh"
 #include "ops/attention_cuda_scratch.h"
 
@@ -20,12 +18,6 @@ namespace deltatune::cuda {
 namespace {
 
 using namespace attention_mma;
-
-/// What backward needs besides; lse and dots (do . o) are [H, T].
-struct BackwardCall : Call {
-  const device_bf16* d_o;
-  const float *lse, *dots;
-};
 
 template <int D>
 struct Query {
@@ -56,24 +48,6 @@ struct Key {
   static_assert(queries * 2 <= p_row);
 };
 
-/// dots[h, t] = do . o: a warp per head and token.
-template <int D>
-__global__ void __launch_bounds__(256)
-    dots_kernel(float* __restrict__ dots, const device_bf16* __restrict__ d_o,
-                const device_bf16* __restrict__ o, int64_t tokens, int heads) {
-  constexpr int width = D / warp_size;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x) / warp_size;
-  if (i >= tokens * heads) return;
-  const auto a = load_pack<width>(d_o + i * D + lane * width);
-  const auto b = load_pack<width>(o + i * D + lane * width);
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < width; ++j) sum += load(a.v[j]) * load(b.v[j]);
-  sum = lanes_sum(sum);
-  if (lane == 0) dots[i % heads * tokens + i / heads] = sum;
-}
-
 template <int D>
 __global__ void __launch_bounds__(Query<D>::threads, 1)
     query_kernel(BackwardCall call, device_bf16* __restrict__ dq) {
@@ -87,15 +61,7 @@ __global__ void __launch_bounds__(Query<D>::threads, 1)
   const float c = call.scale * log2_e;
   const int count = call.work.state[0] * call.heads;
   for (Queue queue(call.work); queue.item() < count; queue.advance()) {
-    const int item = queue.item();
-    const Work work = call.work.entries[item / call.heads];
-    const int head = item % call.heads;
-    const int64_t begin = work.begin, first = begin - work.position;
-    const int64_t q_at = begin * call.q_stride + static_cast<int64_t>(head) * D;
-    const int64_t kv_column = static_cast<int64_t>(head / call.group) * D;
-    const device_bf16* const k = call.k + first * call.k_stride + kv_column;
-    const device_bf16* const v = call.v + first * call.v_stride + kv_column;
-    const int key_count = work.position + work.rows;
+    const auto [work, head, begin, q_at, k, v, key_count] = QueryItem<D>(call, queue.item());
     const int blocks = (key_count + Q::keys - 1) / Q::keys;
     // Blocks of keys that the first query of the warp sees whole, and those that its last one sees at all.
     const int whole = (work.position + row0 + 1) / Q::keys;

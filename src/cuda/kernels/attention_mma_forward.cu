@@ -42,15 +42,7 @@ __global__ void __launch_bounds__(Forward<D>::threads, 1)
   const float c = call.scale * log2_e;
   const int count = call.work.state[0] * call.heads;
   for (Queue queue(call.work); queue.item() < count; queue.advance()) {
-    const int item = queue.item();
-    const Work work = call.work.entries[item / call.heads];
-    const int head = item % call.heads;
-    const int64_t begin = work.begin, first = begin - work.position;
-    const int64_t q_at = begin * call.q_stride + static_cast<int64_t>(head) * D;
-    const int64_t kv_column = static_cast<int64_t>(head / call.group) * D;
-    const device_bf16* const k = call.k + first * call.k_stride + kv_column;
-    const device_bf16* const v = call.v + first * call.v_stride + kv_column;
-    const int key_count = work.position + work.rows;
+    const auto [work, head, begin, q_at, k, v, key_count] = QueryItem<D>(call, queue.item());
     const int blocks = (key_count + F::keys - 1) / F::keys;
     // Blocks of keys that the first query of the warp sees whole, and those that its last one sees at all.
     const int whole = (work.position + row0 + 1) / F::keys;

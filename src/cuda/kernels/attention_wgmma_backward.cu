@@ -9,21 +9,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cuda/kernels/attention_backward.cuh"
 #include "cuda/kernels/attention_wgmma.cuh"
-#include "cuda/kernels/sums.cuh"
-#include "cuda/pack.cuh"
 #include "ops/attention_cuda_scratch.h"
 
 namespace deltatune::cuda {
 namespace {
 
 using namespace attention_wgmma;
-
-/// What backward needs besides; lse and dots (do . o) are [H, T].
-struct BackwardCall : Call {
-  const device_bf16* d_o;
-  const float *lse, *dots;
-};
 
 struct Query {
   static constexpr int groups = 2;
@@ -49,23 +42,6 @@ struct Key {
   static_assert(rows == key_rows);
 };
 
-/// dots[h, t] = do . o: a warp per head and token.
-__global__ void __launch_bounds__(256)
-    dots_kernel(float* __restrict__ dots, const device_bf16* __restrict__ d_o,
-                const device_bf16* __restrict__ o, int64_t tokens, int heads) {
-  constexpr int width = head_dim / warp_size;
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  const int64_t i = (static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x) / warp_size;
-  if (i >= tokens * heads) return;
-  const auto a = load_pack<width>(d_o + i * head_dim + lane * width);
-  const auto b = load_pack<width>(o + i * head_dim + lane * width);
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < width; ++j) sum += load(a.v[j]) * load(b.v[j]);
-  sum = lanes_sum(sum);
-  if (lane == 0) dots[i % heads * tokens + i / heads] = sum;
-}
-
 __global__ void __launch_bounds__(Query::threads, 1)
     query_kernel(BackwardCall call, device_bf16* __restrict__ dq) {
   using Q = Query;
@@ -82,15 +58,7 @@ __global__ void __launch_bounds__(Query::threads, 1)
   };
   const int count = call.work.state[0] * call.heads;
   for (Queue queue(call.work); queue.item() < count; queue.advance()) {
-    const int item = queue.item();
-    const Work work = call.work.entries[item / call.heads];
-    const int head = item % call.heads;
-    const int64_t begin = work.begin, first = begin - work.position;
-    const int64_t q_at = begin * call.q_stride + static_cast<int64_t>(head) * head_dim;
-    const int64_t kv_column = static_cast<int64_t>(head / call.group) * head_dim;
-    const device_bf16* const k = call.k + first * call.k_stride + kv_column;
-    const device_bf16* const v = call.v + first * call.v_stride + kv_column;
-    const int key_count = work.position + work.rows;
+    const auto [work, head, begin, q_at, k, v, key_count] = QueryItem<head_dim>(call, queue.item());
     const int blocks = (key_count + Q::keys - 1) / Q::keys;
     // Blocks of keys that the first query of the warp sees whole, and those that the last one of its
     // warpgroup sees at all.
@@ -314,7 +282,7 @@ void attention_backward_wgmma(Stream& stream, Tensor dq_THK, Tensor dk_TGK, Tens
   const WorkList keys = list_at(memory, segments.chunks.dim(0));
   float* const dots = reinterpret_cast<float*>(memory);
   make_work(stream, "attention_backward: work", segments, queries, &keys);
-  launch(stream, {"attention_backward: dots", q_THK}, dots_kernel,
+  launch(stream, {"attention_backward: dots", q_THK}, dots_kernel<head_dim>,
          dim3(blocks_for(tokens * shape.query_heads, 256 / warp_size)), dim3(256), 0, dots,
          pointer<device_bf16>(do_THK), pointer<device_bf16>(o_THK), tokens,
          static_cast<int>(shape.query_heads));

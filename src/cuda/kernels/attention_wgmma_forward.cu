@@ -80,15 +80,7 @@ __global__ void __launch_bounds__(Forward::threads, 1)
   const auto stage = [](int block) { return static_cast<uint32_t>(block % F::stages * tile_bytes<F::keys>); };
   const int count = call.work.state[0] * call.heads;
   for (Queue queue(call.work); queue.item() < count; queue.advance()) {
-    const int item = queue.item();
-    const Work work = call.work.entries[item / call.heads];
-    const int head = item % call.heads;
-    const int64_t begin = work.begin, first = begin - work.position;
-    const int64_t q_at = begin * call.q_stride + static_cast<int64_t>(head) * head_dim;
-    const int64_t kv_column = static_cast<int64_t>(head / call.group) * head_dim;
-    const device_bf16* const k = call.k + first * call.k_stride + kv_column;
-    const device_bf16* const v = call.v + first * call.v_stride + kv_column;
-    const int key_count = work.position + work.rows;
+    const auto [work, head, begin, q_at, k, v, key_count] = QueryItem<head_dim>(call, queue.item());
     const int blocks = (key_count + F::keys - 1) / F::keys;
     // Blocks of keys that the first query of the warp sees whole, and those that the last one of its
     // warpgroup sees at all.
