@@ -9,35 +9,14 @@
 #include <sstream>
 #include <string>
 
+#include "scratch_folder.h"
+
 namespace deltatune {
 
 struct ProgramResult {
   int code = -1;
   std::string out;
   std::string err;
-};
-
-/// A fresh folder for one test, removed with the object.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "deltatune_test_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
-  }
-
- private:
-  std::filesystem::path path_;
 };
 
 inline std::string slurp(const std::filesystem::path& path) {

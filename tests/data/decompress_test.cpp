@@ -9,13 +9,11 @@
 #include "base/format.h"
 #include "base/rng.h"
 #include "data/dataset.h"
-#include "data/folder.h"
 #include "data/row_source.h"
+#include "scratch_folder.h"
 
 namespace deltatune {
 namespace {
-
-using testing_data::Folder;
 
 std::string gzip(std::string_view text) {
   z_stream stream{};
@@ -203,9 +201,9 @@ TEST(CompressedRows, BadRowsAreNamedByLineAndByte) {
 
   DatasetOptions options;
   options.vocab_size = 10;
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string path =
-      folder.add("a.jsonl.zst", zstd("{\"input_ids\":[1,2],\"labels\":[1,2]}\n\n{bad\n"));
+      folder.write("a.jsonl.zst", zstd("{\"input_ids\":[1,2],\"labels\":[1,2]}\n\n{bad\n"));
   try {
     load_dataset({path}, options, {});
     FAIL() << "accepted";
@@ -259,13 +257,13 @@ TEST(CompressedRows, BombsAreStopped) {
 }
 
 TEST(CompressedRows, SameRowsSameFingerprint) {
-  const Folder folder;
+  const ScratchFolder folder;
   const std::string text =
       "{\"input_ids\":[1,2],\"labels\":[1,2]}\n{\"input_ids\":[3,4,5],\"labels\":[-100,4,5]}\n";
   DatasetOptions options;
   options.vocab_size = 10;
   const auto fingerprint = [&](const std::string& name, std::string_view bytes) {
-    return load_dataset({folder.add(name, bytes)}, options, {}).fingerprint();
+    return load_dataset({folder.write(name, bytes)}, options, {}).fingerprint();
   };
   const std::string plain = fingerprint("a.jsonl", text);
   EXPECT_EQ(fingerprint("b.jsonl.gz", gzip(text)), plain);

@@ -6,15 +6,13 @@
 
 #include "base/error.h"
 #include "data/dataset_folder.h"
-#include "data/folder.h"
+#include "scratch_folder.h"
 
 namespace deltatune {
 namespace {
 
-using testing_data::Folder;
-
 // Paths relative to the folder, in the order that rows are read.
-std::string names(const Folder& folder, const std::vector<std::string>& entries,
+std::string names(const ScratchFolder& folder, const std::vector<std::string>& entries,
                   const std::string& split = {}) {
   std::string out;
   for (const fs::path& path : dataset_files(entries, split)) {
@@ -23,7 +21,7 @@ std::string names(const Folder& folder, const std::vector<std::string>& entries,
   return out;
 }
 
-std::string of_split(const Folder& folder, const std::string& split) {
+std::string of_split(const ScratchFolder& folder, const std::string& split) {
   return names(folder, {folder.path().string()}, split);
 }
 
@@ -44,9 +42,9 @@ bool has(const std::string& text, std::string_view part) {
 }
 
 TEST(Files, ExpandsFoldersAndPatternsInOrder) {
-  const Folder folder;
+  const ScratchFolder folder;
   for (const char* name : {"b.jsonl", "a.json", "c.ndjson", ".hidden.jsonl", "notes.txt"})
-    folder.add(name, "{}");
+    folder.write(name, "{}");
   const std::string base = folder.path().string();
   const auto names = [](const std::vector<fs::path>& paths) {
     std::string out;
@@ -72,18 +70,18 @@ TEST(Files, ExpandsFoldersAndPatternsInOrder) {
   const std::string pipe = base + "/pipe.jsonl";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(kind_of({pipe}), ErrorKind::data) << "nobody writes into it: opening it would hang";
-  const Folder empty;
+  const ScratchFolder empty;
   EXPECT_EQ(kind_of({empty.path().string()}), ErrorKind::data);
 }
 
 TEST(Files, SplitsByName) {
-  const Folder hub;
+  const ScratchFolder hub;
   for (const char* split : {"train_sft", "test_sft", "train_gen"}) {
     for (const char* part : {"-00001-of-00002.jsonl.gz", "-00000-of-00002.jsonl.gz"}) {
-      hub.add(std::string("data/") + split + part, "{}");
+      hub.write(std::string("data/") + split + part, "{}");
     }
   }
-  hub.add("README.md", "# A card without front matter");
+  hub.write("README.md", "# A card without front matter");
   EXPECT_EQ(of_split(hub, "train_sft"),
             "data/train_sft-00000-of-00002.jsonl.gz data/train_sft-00001-of-00002.jsonl.gz ");
   EXPECT_EQ(dataset_files({hub.path().string()}).size(), 6u) << "no split: all of them";
@@ -93,35 +91,35 @@ TEST(Files, SplitsByName) {
   EXPECT_TRUE(has(text, "no split train; it has test_sft, train_gen, train_sft")) << text;
   EXPECT_TRUE(has(text, "dataset_train_split: train_gen")) << text << ": never a test split instead of train";
 
-  const Folder words;
+  const ScratchFolder words;
   for (const char* name :
        {"a.jsonl", "My-Test_2.json", "dev.jsonl.zst", "training.ndjson", "contest.jsonl"}) {
-    words.add(name, "{}");
+    words.write(name, "{}");
   }
   EXPECT_EQ(of_split(words, "train"), "a.jsonl contest.jsonl training.ndjson ");
   EXPECT_EQ(of_split(words, "test"), "My-Test_2.json ");
   EXPECT_EQ(of_split(words, "validation"), "dev.jsonl.zst ");
   EXPECT_EQ(of_split(words, "contest"), "contest.jsonl ");
 
-  const Folder plain;
-  plain.add("b.jsonl", "{}");
-  plain.add("a.jsonl", "{}");
+  const ScratchFolder plain;
+  plain.write("b.jsonl", "{}");
+  plain.write("a.jsonl", "{}");
   EXPECT_EQ(of_split(plain, "test"), "a.jsonl b.jsonl ") << "no file names a split: there are none";
 
-  const Folder nested;
-  nested.add("data/test/x.jsonl", "{}");
-  nested.add("data/train/x.jsonl", "{}");
+  const ScratchFolder nested;
+  nested.write("data/test/x.jsonl", "{}");
+  nested.write("data/train/x.jsonl", "{}");
   EXPECT_EQ(of_split(nested, "train"), "data/train/x.jsonl ");
 }
 
 TEST(Files, SplitsByReadme) {
-  const Folder folder;
+  const ScratchFolder folder;
   for (const char* name :
        {"raw/b.jsonl", "raw/a.jsonl", "raw/deep/c.json", "raw/.d.json", "held/out.jsonl.gz"}) {
-    folder.add(name, "{}");
+    folder.write(name, "{}");
   }
   const auto card = [&](const std::string& yaml) {
-    folder.add("README.md", "---\nlicense: apache-2.0\n" + yaml + "\n---\n# Data\n---\n");
+    folder.write("README.md", "---\nlicense: apache-2.0\n" + yaml + "\n---\n# Data\n---\n");
   };
   card(
       "configs:\n- config_name: default\n  data_files:\n  - split: train\n    path: raw/**/*.json*\n"
@@ -146,9 +144,9 @@ TEST(Files, SplitsByReadme) {
 }
 
 TEST(Files, AnyNumberOfFolders) {
-  const Folder folder;
+  const ScratchFolder folder;
   for (const char* name : {"a.jsonl", "x/b.jsonl", "x/y/c.jsonl", "x/.z/d.jsonl", "x/y/e.txt"}) {
-    folder.add(name, "{}");
+    folder.write(name, "{}");
   }
   const std::string base = folder.path().string();
   EXPECT_EQ(names(folder, {base + "/**/*.jsonl"}), "a.jsonl x/b.jsonl x/y/c.jsonl ");
@@ -158,13 +156,13 @@ TEST(Files, AnyNumberOfFolders) {
 }
 
 TEST(Files, NamesWhatIsThereTwice) {
-  const Folder folder;
-  const std::string a = folder.add("a.jsonl", "{}");
+  const ScratchFolder folder;
+  const std::string a = folder.write("a.jsonl", "{}");
   const std::string again = folder.path().string() + "/?.jsonl";
   const std::string text = refusal({a, again});
   EXPECT_TRUE(has(text, a + " is named twice")) << text;
   EXPECT_TRUE(has(text, "dataset: " + a + " and " + again)) << text;
-  folder.add("a.jsonl.gz", "{}");
+  folder.write("a.jsonl.gz", "{}");
   EXPECT_TRUE(has(refusal({folder.path().string()}), "a.jsonl.gz look like the same rows twice"));
 }
 

@@ -5,13 +5,11 @@
 
 #include "base/error.h"
 #include "base/format.h"
-#include "data/folder.h"
 #include "data/row_source.h"
+#include "scratch_folder.h"
 
 namespace deltatune {
 namespace {
-
-using testing_data::Folder;
 
 std::vector<JsonlLine> lines_of(std::string_view text) {
   std::vector<JsonlLine> out;
@@ -92,32 +90,32 @@ TEST(Jsonl, NamesTheColumnOfBadJson) {
 }
 
 TEST(RowSource, LinesArraysAndBlocks) {
-  const Folder folder;
-  EXPECT_EQ(numbers_of(folder.add("a.jsonl", "{}\n\n{\"x\":1}\n")), "1:{} 3:{\"x\": 1} | ");
-  EXPECT_EQ(numbers_of(folder.add("b.json", "\xEF\xBB\xBF [{},\n {\"x\":1}]")), "1:{} 2:{\"x\": 1} | ");
-  EXPECT_EQ(numbers_of(folder.add("c.json", "{\n\"sequences\": [{}]}")), "1:{} | ");
-  EXPECT_EQ(numbers_of(folder.add("d.json", "{\"data\": [{}]}")), "1:{} | ");
-  EXPECT_EQ(numbers_of(folder.add("e.json", "{\"x\":1}\n{\"y\":2}")), "1:{\"x\": 1} 2:{\"y\": 2} | ");
-  EXPECT_EQ(numbers_of(folder.add("f.json", "{\"messages\": [], \"data\": []}")),
+  const ScratchFolder folder;
+  EXPECT_EQ(numbers_of(folder.write("a.jsonl", "{}\n\n{\"x\":1}\n")), "1:{} 3:{\"x\": 1} | ");
+  EXPECT_EQ(numbers_of(folder.write("b.json", "\xEF\xBB\xBF [{},\n {\"x\":1}]")), "1:{} 2:{\"x\": 1} | ");
+  EXPECT_EQ(numbers_of(folder.write("c.json", "{\n\"sequences\": [{}]}")), "1:{} | ");
+  EXPECT_EQ(numbers_of(folder.write("d.json", "{\"data\": [{}]}")), "1:{} | ");
+  EXPECT_EQ(numbers_of(folder.write("e.json", "{\"x\":1}\n{\"y\":2}")), "1:{\"x\": 1} 2:{\"y\": 2} | ");
+  EXPECT_EQ(numbers_of(folder.write("f.json", "{\"messages\": [], \"data\": []}")),
             "1:{\"messages\": [], \"data\": []} | ");
-  EXPECT_EQ(numbers_of(folder.add("g.jsonl", "{}\n{}\n{}\n{}\n{}"), {2, 1000}),
+  EXPECT_EQ(numbers_of(folder.write("g.jsonl", "{}\n{}\n{}\n{}\n{}"), {2, 1000}),
             "1:{} 2:{} | 3:{} 4:{} | 5:{} | ");
-  EXPECT_EQ(numbers_of(folder.add("h.jsonl", "{}\n{}\n{}"), {100, 4}), "1:{} 2:{} | 3:{} | ");
-  EXPECT_EQ(numbers_of(folder.add("i.json", "[{},{},{}]"), {2, 1000}), "1:{} 2:{} | 3:{} | ");
+  EXPECT_EQ(numbers_of(folder.write("h.jsonl", "{}\n{}\n{}"), {100, 4}), "1:{} 2:{} | 3:{} | ");
+  EXPECT_EQ(numbers_of(folder.write("i.json", "[{},{},{}]"), {2, 1000}), "1:{} 2:{} | 3:{} | ");
 }
 
 TEST(RowSource, RefusesFilesWithoutRows) {
-  const Folder folder;
+  const ScratchFolder folder;
   for (const char* text : {"", "\n\n", "\xEF\xBB\xBF"}) {
-    EXPECT_THROW(numbers_of(folder.add("a.jsonl", text)), Error) << text;
-    EXPECT_THROW(numbers_of(folder.add("a.json", text)), Error) << text;
+    EXPECT_THROW(numbers_of(folder.write("a.jsonl", text)), Error) << text;
+    EXPECT_THROW(numbers_of(folder.write("a.json", text)), Error) << text;
   }
   for (const char* text : {"[]", "{\"sequences\": []}", "{\n\"x\": 1}", "[1, 2", "[3]"}) {
-    EXPECT_THROW(numbers_of(folder.add("b.json", text)), Error) << text;
+    EXPECT_THROW(numbers_of(folder.write("b.json", text)), Error) << text;
   }
   const std::string utf16("\xFF\xFE{\0}\0", 6);
   try {
-    numbers_of(folder.add("c.jsonl", utf16));
+    numbers_of(folder.write("c.jsonl", utf16));
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("UTF-16"), std::string::npos);
@@ -127,9 +125,9 @@ TEST(RowSource, RefusesFilesWithoutRows) {
 }
 
 TEST(RowSource, ReadsOneRow) {
-  const Folder folder;
-  const std::vector<fs::path> files = {folder.add("a.jsonl", "{\"n\":0}\n\n{bad\n"),
-                                       folder.add("b.json", "[{\"n\":2},{\"n\":3}]")};
+  const ScratchFolder folder;
+  const std::vector<fs::path> files = {folder.write("a.jsonl", "{\"n\":0}\n\n{bad\n"),
+                                       folder.write("b.json", "[{\"n\":2},{\"n\":3}]")};
   std::string file;
   int64_t line = 0;
   EXPECT_EQ(read_row(files, 0, file, line).at("n").as_integer(), 0);

@@ -175,37 +175,31 @@ TEST(TrainerTest, RestoredStateGoesOnWithTheSameBits) {
   for (const int64_t at : {1, 4, 8}) EXPECT_EQ(train(at), straight) << at;
 }
 
-TEST(TrainerTest, RestoreRefusesOtherData) {
+/// The state of a trainer on 64-token rows with accumulation 1 is no state for another of this data and
+/// accumulation.
+void expect_refused(const TokenizedSet& other, int64_t accumulation, ErrorKind kind) {
   const TokenizedSet set = set_of(documents(), 64);
-  std::vector<Document> changed = documents();
-  changed[2].ids[7] ^= 1;
-  const TokenizedSet other = set_of(changed, 64);
-  BatchStream stream(set, stream_options(64, 1)), second(other, stream_options(64, 1));
+  BatchStream stream(set, stream_options(64, 1)), second(other, stream_options(64, accumulation));
   TinyEngine t;
   Trainer trainer(t.engine, stream, {"constant", 1e-3, 0, 9}, 1);
   trainer.step();
-  Trainer wrong(t.engine, second, {"constant", 1e-3, 0, 9}, 1);
+  Trainer wrong(t.engine, second, {"constant", 1e-3, 0, 9}, accumulation);
   try {
     wrong.restore(trainer.state());
-    ADD_FAILURE() << "other data was accepted";
+    ADD_FAILURE() << "the state was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::data);
+    EXPECT_EQ(error.kind(), kind);
   }
 }
 
+TEST(TrainerTest, RestoreRefusesOtherData) {
+  std::vector<Document> changed = documents();
+  changed[2].ids[7] ^= 1;
+  expect_refused(set_of(changed, 64), 1, ErrorKind::data);
+}
+
 TEST(TrainerTest, RestoreRefusesAnotherAccumulation) {
-  const TokenizedSet set = set_of(documents(), 64);
-  BatchStream stream(set, stream_options(64, 1)), second(set, stream_options(64, 2));
-  TinyEngine t;
-  Trainer trainer(t.engine, stream, {"constant", 1e-3, 0, 9}, 1);
-  trainer.step();
-  Trainer wrong(t.engine, second, {"constant", 1e-3, 0, 9}, 2);
-  try {
-    wrong.restore(trainer.state());
-    ADD_FAILURE() << "another accumulation was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::usage);
-  }
+  expect_refused(set_of(documents(), 64), 2, ErrorKind::usage);
 }
 
 // --- memory and streams ---
