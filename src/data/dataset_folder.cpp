@@ -125,8 +125,9 @@ std::vector<fs::path> files_by_name(const fs::path& folder, const std::string& s
   }
   if (found.empty()) {
     throw Error(ErrorKind::data,
-                format("no .jsonl, .ndjson or .json file (or .gz, .zst of those) in {}", folder.string()),
-                "dataset", "name the files, or a folder that holds them directly; Parquet is not read yet");
+                format("no .parquet, .jsonl, .ndjson or .json file (or .gz, .zst of the last three) in {}",
+                       folder.string()),
+                "dataset", "name the files, or a folder that holds them directly");
   }
   return of_split(folder, found, split);
 }
@@ -247,7 +248,8 @@ std::vector<std::string> components(const fs::path& path) {
 
 bool is_row_file(const fs::path& path) {
   const std::string extension = without_compression(path).extension().string();
-  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+  return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" ||
+         path.extension() == ".parquet";
 }
 
 std::vector<fs::path> files_matching(const fs::path& base, const std::string& pattern) {

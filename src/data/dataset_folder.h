@@ -16,7 +16,7 @@
 
 namespace deltatune {
 
-/// *.jsonl, *.ndjson or *.json, also with .gz, .gzip, .zst or .zstd behind.
+/// *.parquet; *.jsonl, *.ndjson or *.json, also with .gz, .gzip, .zst or .zstd behind.
 bool is_row_file(const fs::path& path);
 
 /// Files of `split` in `folder`, sorted by name; hidden ones left out. An empty split means every file.

@@ -76,8 +76,9 @@ std::vector<fs::path> dataset_files(const std::vector<std::string>& entries, con
       if (!is_row_file(path)) {
         throw Error(
             ErrorKind::data,
-            format("{} is not a .jsonl, .ndjson or .json file (or .gz, .zst of those)", path.string()),
-            "dataset", "convert it to one JSON object per line; Parquet is not read yet");
+            format("{} is not a .parquet, .jsonl, .ndjson or .json file (or .gz, .zst of the last three)",
+                   path.string()),
+            "dataset", "convert it to Parquet, or to one JSON object per line");
       }
       std::error_code failure;
       if (!fs::is_regular_file(path, failure)) {  // opening a named pipe would wait for a writer

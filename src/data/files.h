@@ -1,9 +1,9 @@
 // Which files a `dataset` names: files, folders and glob patterns.
 //
-// Files are *.jsonl, *.ndjson (one row per line) and *.json (one array of rows, or lines), also compressed
-// (.gz, .zst). A folder stands for the files of one split (data/dataset_folder.h), a pattern for what it
-// matches, where "**" is any number of folders. Folders and patterns are sorted by name, so the order of rows
-// does not depend on the file system.
+// Files are *.parquet, and *.jsonl, *.ndjson (one row per line) and *.json (one array of rows, or lines), the
+// last three also compressed (.gz, .zst). A folder stands for the files of one split (data/dataset_folder.h),
+// a pattern for what it matches, where "**" is any number of folders. Folders and patterns are sorted by
+// name, so the order of rows does not depend on the file system.
 #pragma once
 
 #include <string>

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "data/arrow_plugin.h"
+#include "data/byte_source.h"
 #include "data/decompress.h"
 
 namespace deltatune {
@@ -48,7 +50,8 @@ void refuse_other_formats(std::string_view text, const std::string& name) {
   static constexpr Format formats[] = {
       {"\xFF\xFE", "the file is UTF-16", "save it as UTF-8"},
       {"\xFE\xFF", "the file is UTF-16", "save it as UTF-8"},
-      {"PAR1", "the file is Parquet, which is not read yet", "write its rows as JSON Lines"},
+      {"PAR1", "the file is compressed Parquet", "decompress it: Parquet compresses its own pages"},
+      {"PARE", "the file is encrypted Parquet", "write it without encryption"},
       {"PK\x03\x04", "the file is a zip archive", "unpack it"},
       {"BZh", "the file is compressed with bzip2", "compress it with gzip or zstd, or not at all"},
       {"\xFD"
@@ -61,6 +64,17 @@ void refuse_other_formats(std::string_view text, const std::string& name) {
       throw Error(ErrorKind::data, format.what, name, format.fix);
     }
   }
+}
+
+bool is_parquet(std::string_view bytes) {
+  return bytes.substr(0, 4) == "PAR1";
+}
+
+// A file that is called Parquet but starts otherwise.
+void refuse_other_name(const fs::path& plain_name, const std::string& name) {
+  if (plain_name.extension() != ".parquet") return;
+  throw Error(ErrorKind::data, "the file is no Parquet: it does not start with PAR1", name,
+              "copy or download it again; a file of the Git LFS kind needs `git lfs pull`");
 }
 
 // The text of a compressed file, of which a window is in memory.
@@ -178,6 +192,7 @@ void visit_compressed(std::string_view bytes, const std::string& name, bool may_
 }  // namespace
 
 json::Value RawRow::parse() const {
+  if (batch) return batch->row(index);
   if (!value) return parse_line(line);
   if (!value->is_object()) {
     throw RowError(RowProblem::not_an_object,
@@ -188,7 +203,7 @@ json::Value RawRow::parse() const {
 }
 
 std::string place_of(const std::string& file, const RawRow& row) {
-  return format("{}, {} {}", file, row.value ? "row" : "line", row.number);
+  return format("{}, {} {}", file, row.value || row.batch ? "row" : "line", row.number);
 }
 
 void visit_lines(std::string_view text, const std::string& name, const VisitRows& visit, BlockSize block) {
@@ -227,7 +242,14 @@ void visit_values(const json::Value& rows, const std::string& name, const VisitR
 }
 
 void visit_bytes(std::string_view bytes, const std::string& name, const VisitRows& visit, BlockSize block) {
-  const bool may_be_document = without_compression(name).extension() == ".json";
+  if (is_parquet(bytes)) {
+    MemoryBytes file(bytes);
+    visit_parquet(file, name, visit, block);
+    return;
+  }
+  const fs::path plain_name = without_compression(name);
+  refuse_other_name(plain_name, name);
+  const bool may_be_document = plain_name.extension() == ".json";
   if (compression_of(bytes) != Compression::none) {
     visit_compressed(bytes, name, may_be_document, visit, block);
     return;
@@ -241,8 +263,15 @@ void visit_bytes(std::string_view bytes, const std::string& name, const VisitRow
 }
 
 void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block) {
-  const MappedFile file(path);
-  visit_bytes(file.text(), path.string(), visit, block);
+  {
+    const MappedFile file(path);
+    if (!is_parquet(file.text())) {
+      visit_bytes(file.text(), path.string(), visit, block);
+      return;
+    }
+  }
+  LocalBytes file(path);
+  visit_parquet(file, path.string(), visit, block);
 }
 
 fs::path without_compression(const fs::path& path) {

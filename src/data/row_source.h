@@ -2,7 +2,8 @@
 //
 // A row is numbered from 0 over all files; malformed ones count. A .jsonl or .ndjson file is read line by
 // line from a mapping. A .json file is one array of rows, one object {"sequences": [...]} or {"data": [...]},
-// or lines after all (a common habit); an array is parsed as a whole.
+// or lines after all (a common habit); an array is parsed as a whole. A Parquet file, whatever its name, is
+// read in blocks by the Arrow plug-in (data/arrow_plugin.h).
 // Files compressed with gzip or zstd, whatever their names say, are decompressed as they are read: lines in
 // pieces, so that a small file which expands without end is stopped by the longest line or document.
 #pragma once
@@ -17,12 +18,26 @@
 
 namespace deltatune {
 
-/// One row as it lies in its file: a line that is not parsed yet, or an element of a parsed array.
+/// Rows of a columnar file that become values when they are asked for.
+class RowBatch {
+ public:
+  RowBatch() = default;
+  virtual ~RowBatch() = default;
+  RowBatch(const RowBatch&) = delete;
+  RowBatch& operator=(const RowBatch&) = delete;
+  /// Row `index` of the batch. Called by several threads at a time. Throws RowError without the file's name.
+  virtual json::Value row(int64_t index) const = 0;
+};
+
+/// One row as it lies in its file: a line that is not parsed yet, an element of a parsed array, or a row of a
+/// batch. A view: it ends with the visit that it was handed to.
 struct RawRow {
-  JsonlLine line;  ///< used when value is nullptr
+  JsonlLine line;  ///< used when value and batch are nullptr
   const json::Value* value = nullptr;
-  int64_t number = 0;  ///< 1-based line, or 1-based element of the array
-  /// Parses the line or copies the element. Throws RowError without the file's name.
+  int64_t number = 0;  ///< 1-based line, or 1-based element of the array or row of the columns
+  const RowBatch* batch = nullptr;
+  int64_t index = 0;  ///< within the batch
+  /// Parses the line, copies the element or makes the row. Throws RowError without the file's name.
   json::Value parse() const;
 };
 

@@ -1,0 +1,39 @@
+// The seam to the Arrow plug-in (libdeltatune_arrow.so): Parquet files through Apache Arrow.
+//
+// Without the plug-in everything else is read as ever; a file that needs it is an error that says what is
+// missing. No Arrow header is needed on this side.
+#pragma once
+
+#include <string>
+
+#include "data/byte_source.h"
+#include "data/row_source.h"
+
+namespace deltatune {
+
+struct ArrowPlugin {
+  /// Rows of a Parquet file, see visit_parquet().
+  void (*visit_parquet)(RandomAccess& file, const std::string& name, const VisitRows& visit, BlockSize block);
+  /// Version of the Arrow libraries, and where they were loaded from.
+  std::string (*versions)();
+};
+
+inline constexpr int arrow_plugin_abi = 1;
+/// The plug-in's only exported symbol: `const void* deltatune_arrow_plugin(int abi)`, an ArrowPlugin;
+/// nullptr: other ABI.
+inline constexpr const char* arrow_plugin_symbol = "deltatune_arrow_plugin";
+
+/// Opens the plug-in once. Arrow's libraries are those it was built with, else those of
+/// DELTATUNE_ARROW_LIB_PATH, else of the loader's path, else of the package pyarrow of python3. nullptr with
+/// the reason in `why`.
+const ArrowPlugin* arrow_plugin(std::string& why);
+
+/// Calls visit(rows) for blocks of the rows of a Parquet file (compressed with snappy, gzip, zstd, lz4,
+/// brotli or not). A row becomes the value that a JSON line of the same content gives: a struct an object
+/// without the members that are null, a list an array, a map an object, a date or time its text. Memory is
+/// that of one block and one page per column, whatever the size of the file and of its row groups; row
+/// numbers count from 1. Throws Error{data} with `name` for bytes that are no Parquet, corrupt, cut off or
+/// encrypted, and Error{resource} when the plug-in is missing.
+void visit_parquet(RandomAccess& file, const std::string& name, const VisitRows& visit, BlockSize block = {});
+
+}  // namespace deltatune
