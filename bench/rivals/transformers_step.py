@@ -5,6 +5,10 @@
 One document of --tokens random ids, bf16 weights, bf16 AdamW states (torch.optim.AdamW, fused), non-reentrant
 checkpointing of every block, SDPA, transformers' own loss over all tokens. The step of all layers is extrapolated
 from two depths: step(L) = head + L layer. Median of --steps after --warmup steps by CUDA events.
+
+transformers takes the short convolution from the causal-conv1d package and falls back to torch's without it.
+--fla-convolution puts FLA's Triton kernel in that place instead: what a user with fast kernels gets, without a build.
+--no-checkpointing keeps all activations (where they fit).
 """
 
 import argparse
@@ -16,7 +20,17 @@ import statistics
 import common
 
 
-def step_times(text, depth, tokens, warmup, steps):
+def use_fla_convolution():
+    from fla.modules.conv.causal_conv1d import causal_conv1d
+    from transformers.models.qwen3_5 import modeling_qwen3_5
+
+    def convolution(x, weight, bias=None, activation=None, **_):  # x: [batch, channels, tokens]
+        return causal_conv1d(x.transpose(1, 2).contiguous(), weight, bias, activation=activation)[0].transpose(1, 2)
+
+    modeling_qwen3_5.causal_conv1d_fn = convolution
+
+
+def step_times(text, depth, tokens, warmup, steps, checkpointing):
     import torch
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
@@ -29,7 +43,8 @@ def step_times(text, depth, tokens, warmup, steps):
         model = Qwen3_5ForCausalLM(config)
     torch.set_default_dtype(torch.float32)
     model.train()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0, fused=True)
     ids = torch.randint(0, config.vocab_size, (1, tokens), device="cuda")
     parts = []
@@ -60,17 +75,24 @@ def main():
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--warmup", type=int, default=3)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--fla-convolution", action="store_true")
+    parser.add_argument("--no-checkpointing", action="store_true")
     parser.add_argument("--json")
     args = parser.parse_args()
 
     marks = common.lift_fla_refusal()
+    if args.fla_convolution:
+        use_fla_convolution()
+        marks["convolution"] = "FLA's Triton kernel in the place of causal-conv1d's"
+    marks["checkpointing"] = not args.no_checkpointing
     with open(os.path.join(args.model, "config.json")) as file:
         config = json.load(file)
     text = config.get("text_config", config)
     layers = text["num_hidden_layers"]
     result = {**common.machine(), **marks, "tokens": args.tokens, "documents": 1, "layers": layers, "depths": []}
     for depth in args.depths:
-        result["depths"].append(step_times(text, depth, args.tokens, args.warmup, args.steps))
+        result["depths"].append(step_times(text, depth, args.tokens, args.warmup, args.steps,
+                                           not args.no_checkpointing))
     low, high = result["depths"]
     for key in ("forward_backward_ms", "optimizer_ms"):
         layer = (high[key] - low[key]) / (high["depth"] - low["depth"])

@@ -196,12 +196,12 @@ void memory_rows(Table& t) {
       .one_of({"bf16", "f32"})
       .alias({"torch_dtype"})
       .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
-  t.add("optim_dtype", &Config::optim_dtype, training, "storage of Adam's two moments")
+  t.add("optim_dtype", &Config::optim_dtype, training | bench_step, "storage of Adam's two moments")
       .one_of({"f32", "bf16"});
-  t.add("master_weights", &Config::master_weights, training,
+  t.add("master_weights", &Config::master_weights, training | bench_step,
         "keep an fp32 copy of bf16 weights; without it most updates are lost unless weight_rounding is "
         "stochastic");
-  t.add("weight_rounding", &Config::weight_rounding, training,
+  t.add("weight_rounding", &Config::weight_rounding, training | bench_step,
         "rounding of what the optimizer keeps in bf16: weights without master_weights, moments")
       .one_of({"nearest", "stochastic"});
   t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")
@@ -323,7 +323,8 @@ void command_rows(Table& t) {
       .range(1, 1 << 16)
       .command_line();
   t.add("bench_model", &Config::bench_model, bench,
-        "model whose shapes are timed: qwen3.5-0.8b, qwen3.5-4b, qwen3.5-9b, qwen3.8-27b, or a folder with "
+        "model whose shapes are timed: qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.8-27b, or a "
+        "folder with "
         "config.json")
       .flag("model")
       .command_line();

@@ -104,6 +104,9 @@ int verb_bench_step(const Invocation& call) {
   options.storage = storage_dtype(config);
   // auto depends on the memory that a depth leaves, which says nothing about the whole model.
   options.recompute = config.recompute == "auto" ? "block" : config.recompute;
+  options.moments = moments_dtype(config);
+  options.master_weights = config.master_weights;
+  options.rounding = weight_rounding(config);
   options.graph = graph_mode(config);
   options.deterministic = config.deterministic;
   options.allow_slow_kernels = config.allow_slow_kernels;

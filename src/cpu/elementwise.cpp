@@ -1,4 +1,5 @@
-// SwiGLU, fill, cast and add: one pass over the elements, arithmetic in compute type, one rounding.
+// SwiGLU, fill, fill_normal, cast and add: one pass over the elements, arithmetic in compute type, one
+// rounding.
 #include <algorithm>
 
 #include "base/thread_pool.h"
@@ -58,6 +59,18 @@ void fill_as(Tensor y, T value) {
                [&](int64_t begin, int64_t end, int) { std::fill(out + begin, out + end, value); });
 }
 
+template <class T>
+void fill_normal_as(Tensor y, double deviation, const NormalStream& which) {
+  using C = compute_t<T>;
+  auto* out = y.as<T>();
+  parallel_for(y.count(), grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const double value = normal_value(which.seed, which.stream, which.first + static_cast<uint64_t>(i));
+      out[i] = narrow<T>(static_cast<C>(deviation * value));
+    }
+  });
+}
+
 template <class T, class S>
 void add_as(Tensor y, CTensor x) {
   using C = compute_t<T>;
@@ -96,6 +109,10 @@ void fill(Stream&, Tensor y, double value) {
     case DType::u8:
       return fill_as(y, static_cast<uint8_t>(value));
   }
+}
+
+void fill_normal(Stream&, Tensor y, double deviation, NormalStream which) {
+  by_float(y.dtype, [&](auto zero) { fill_normal_as<decltype(zero)>(y, deviation, which); });
 }
 
 void cast(Stream&, Tensor y, CTensor x) {

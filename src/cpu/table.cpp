@@ -34,6 +34,7 @@ const Kernels& cpu_kernels() {
       .grad_scale = cpu::grad_scale,
       .adamw = cpu::adamw,
       .fill = cpu::fill,
+      .fill_normal = cpu::fill_normal,
       .cast = cpu::cast,
       .add = cpu::add,
   };

@@ -82,6 +82,7 @@ void sum_squares(Stream&, Tensor sum_1, CTensor x_n);
 void grad_scale(Stream&, Tensor scalars_8, CTensor sum_1, float max_norm);
 void adamw(Stream&, AdamwTensors, CTensor scalars_8, AdamwOptions);
 void fill(Stream&, Tensor y, double value);
+void fill_normal(Stream&, Tensor y, double deviation, NormalStream which);
 void cast(Stream&, Tensor y, CTensor x);
 void add(Stream&, Tensor y, CTensor x);
 

@@ -58,6 +58,7 @@ constexpr KernelFunction functions[] = {
     {"grad_scale.plain", [](Kernels& table) { table.grad_scale = grad_scale; }},
     {"adamw.plain", [](Kernels& table) { table.adamw = adamw; }},
     {"fill.plain", [](Kernels& table) { table.fill = fill; }},
+    {"fill_normal.plain", [](Kernels& table) { table.fill_normal = fill_normal; }},
     {"cast.plain", [](Kernels& table) { table.cast = cast; }},
     {"add.plain", [](Kernels& table) { table.add = add; }},
 };
@@ -93,6 +94,7 @@ const Kernels& plain_table() {
       .grad_scale = cuda::grad_scale,
       .adamw = cuda::adamw,
       .fill = cuda::fill,
+      .fill_normal = cuda::fill_normal,
       .cast = cuda::cast,
       .add = cuda::add,
   };

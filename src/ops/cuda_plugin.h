@@ -23,7 +23,7 @@ struct CudaPlugin {
   std::vector<std::string> (*kernel_names)();
 };
 
-inline constexpr int cuda_plugin_abi = 2;
+inline constexpr int cuda_plugin_abi = 3;
 /// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
 /// ABI.
 inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";

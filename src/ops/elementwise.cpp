@@ -44,6 +44,13 @@ void fill(Stream& stream, Tensor y, double value) {
   submit(stream, [=, &stream] { stream.kernels().fill(stream, y, value); });
 }
 
+void fill_normal(Stream& stream, Tensor y, double deviation, NormalStream which) {
+  const Check check{"fill_normal"};
+  check.storage("y", y);
+  const OpScope scope(stream, Op::fill_normal, {.bytes = bytes_of({y}), .flops = 60 * elements(y)});
+  submit(stream, [=, &stream] { stream.kernels().fill_normal(stream, y, deviation, which); });
+}
+
 void cast(Stream& stream, Tensor y, CTensor x) {
   const Check check{"cast"};
   for (const CTensor& side : {CTensor(y), x}) {

@@ -1,4 +1,4 @@
-// SwiGLU, fill, cast, add.
+// SwiGLU, fill, fill_normal, cast, add.
 //
 // T tokens, F width. Arithmetic in compute dtype, one rounding at the store.
 #pragma once
@@ -15,6 +15,9 @@ void swiglu_backward(Stream&, Tensor dgate_up_T2F, CTensor dy_TF, CTensor gate_u
 
 /// y = value, rounded to y's dtype (any); integers: towards zero.
 void fill(Stream&, Tensor y, double value);
+/// y[i] = deviation times value `first` + i of the normal stream `which` (ops/random_normal.h), rounded to
+/// y's dtype: f32, bf16 or f64. The same bits on every device.
+void fill_normal(Stream&, Tensor y, double deviation, NormalStream which);
 /// y = x, rounded; f32, bf16, f16 or f64 on either side, the same shape.
 void cast(Stream&, Tensor y, CTensor x);
 /// y += x, rounded once; f32, bf16 or f64 on either side, the same shape.

@@ -191,6 +191,7 @@ constexpr KernelEntry list[] = {
     {"grad_scale.cpu", Op::grad_scale, host, only},
     {"adamw.cpu", Op::adamw, host, only},
     {"fill.cpu", Op::fill, host, only},
+    {"fill_normal.cpu", Op::fill_normal, host, only},
     {"cast.cpu", Op::cast, host, only},
     {"add.cpu", Op::add, host, only},
 
@@ -246,6 +247,7 @@ constexpr KernelEntry list[] = {
     {"grad_scale.plain", Op::grad_scale, gpu, only},  // one thread's work
     {"adamw.plain", Op::adamw, gpu, only},
     {"fill.plain", Op::fill, gpu, only},
+    {"fill_normal.plain", Op::fill_normal, gpu, only},
     {"cast.plain", Op::cast, gpu, only},
     {"add.plain", Op::add, gpu, only},
 };

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "ops/random_normal.h"
 #include "ops/segments.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -210,8 +211,10 @@ struct Kernels {
   Fn<void(Stream&, AdamwTensors, CTensor scalars_8, AdamwOptions)> adamw;
 
   Fn<void(Stream&, Tensor y, double value)> fill;  // any dtype
-  Fn<void(Stream&, Tensor y, CTensor x)> cast;     // copy, converting between floating dtypes
-  Fn<void(Stream&, Tensor y, CTensor x)> add;      // y += x
+  // y[i] = deviation N[first + i] of a stream of normal values, a pure function of its place.
+  Fn<void(Stream&, Tensor y, double deviation, NormalStream)> fill_normal;
+  Fn<void(Stream&, Tensor y, CTensor x)> cast;  // copy, converting between floating dtypes
+  Fn<void(Stream&, Tensor y, CTensor x)> add;   // y += x
 };
 
 /// The specification: plain loops and OpenBLAS, in src/cpu.

@@ -45,6 +45,7 @@ const Kernels& null_kernels() {
       .grad_scale = noop,
       .adamw = noop,
       .fill = noop,
+      .fill_normal = noop,
       .cast = noop,
       .add = noop,
   };

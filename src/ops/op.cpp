@@ -35,6 +35,7 @@ const char* name_of(Op op) {
       "grad_scale",
       "adamw",
       "fill",
+      "fill_normal",
       "cast",
       "add",
   };

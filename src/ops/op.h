@@ -38,6 +38,7 @@ enum class Op : uint8_t {
   grad_scale,
   adamw,
   fill,
+  fill_normal,
   cast,
   add,
   count

@@ -86,6 +86,7 @@ const Kernels& recording_kernels() {
       .grad_scale = noted<&K::grad_scale>,
       .adamw = noted<&K::adamw>,
       .fill = noted<&K::fill>,
+      .fill_normal = noted<&K::fill_normal>,
       .cast = noted<&K::cast>,
       .add = noted<&K::add>,
   };

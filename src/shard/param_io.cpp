@@ -1,12 +1,10 @@
 // ParamStore's dealings with the outside: checkpoints in, initial values, slices out.
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <vector>
 
 #include "base/error.h"
 #include "base/format.h"
-#include "base/rng.h"
 #include "base/thread_pool.h"
 #include "ops/ops.h"
 #include "shard/param_store.h"
@@ -15,47 +13,41 @@ namespace deltatune {
 namespace {
 
 constexpr int64_t conversion_grain = 1 << 16;
-// Elements of the initialiser that the host holds at a time.
-constexpr int64_t initialiser_elements = int64_t{1} << 26;
 
 int64_t columns_of(const Param& param) {
   return param.shape.rank == 2 ? param.shape[1] : 1;
 }
 
-// One element of an initialiser: a pure function of (seed, parameter, element).
-float initial_value(Init init, double range, uint64_t seed, uint64_t parameter, uint64_t element) {
-  if (init == Init::zeros) return 0;
-  if (init == Init::ones) return 1;
+// One element of log_uniform: a pure function of (seed, parameter, element).
+float log_uniform_value(uint64_t seed, uint64_t parameter, uint64_t element) {
   const Philox4 r = philox(seed, parameter, element);
-  const auto uniform = [](uint32_t high, uint32_t low) {
-    return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
-  };
-  const double u = uniform(r.x[0], r.x[1]);
-  if (init == Init::log_uniform) return static_cast<float>(std::log(0.01 + (16 - 0.01) * u));
-  const double v = uniform(r.x[2], r.x[3]);
-  return static_cast<float>(range * std::sqrt(-2 * std::log(1 - u)) * std::cos(2 * std::numbers::pi * v));
+  return static_cast<float>(normal::log_positive(0.01 + (16 - 0.01) * normal::uniform(r.x[0], r.x[1])));
 }
 
 }  // namespace
 
-void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlice& slice, const float* from) {
+ParamStore::OwnPart ParamStore::own_part(const Param& param, int64_t element, int64_t count) const {
   const auto index = static_cast<size_t>(&param - table_.params.data());
   const Placement& place = layout_.placements[index];
   const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
-  const int64_t first = place.offset + slice.row * columns_of(param);
-  const int64_t last = first + slice.rows * columns_of(param);
+  const int64_t first = place.offset + element;
   const int64_t begin = std::max(first, group.begin);
-  const int64_t end = std::min(last, group.begin + group.weights.count());
-  if (begin >= end) return;
+  const int64_t end = std::min(first + count, group.begin + group.weights.count());
+  if (begin >= end) return {};
   const Tensor target = group.master.empty() ? group.weights : group.master;
-  const Tensor view = target.slice(begin - group.begin, end - begin);
-  const float* values = from + (begin - first);
+  return {target.slice(begin - group.begin, end - begin), begin - first};
+}
+
+void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlice& slice, const float* from) {
+  const int64_t columns = columns_of(param);
+  const auto [view, skipped] = own_part(param, slice.row * columns, slice.rows * columns);
+  if (view.empty()) return;
+  const float* values = from + skipped;
   std::vector<std::byte> bytes;
   if (view.dtype != DType::f32) {
     bytes.resize(view.bytes());
-    parallel_for(end - begin, conversion_grain, [&](int64_t b, int64_t e, int) {
-      convert(bytes.data() + static_cast<size_t>(b) * size_of(view.dtype), view.dtype, values + b, DType::f32,
-              e - b);
+    parallel_for(view.count(), conversion_grain, [&, to = view.dtype](int64_t b, int64_t e, int) {
+      convert(bytes.data() + static_cast<size_t>(b) * size_of(to), to, values + b, DType::f32, e - b);
     });
   }
   stream.upload(view, bytes.empty() ? static_cast<const void*>(values) : bytes.data());
@@ -114,19 +106,21 @@ void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
   std::vector<float> values;
   for (size_t p = 0; p < table_.params.size(); ++p) {
     const Param& param = table_.params[p];
-    const int64_t columns = columns_of(param);
-    const int64_t rows_at_once = std::max<int64_t>(1, initialiser_elements / columns);
-    for (int64_t row = 0; row < param.shape[0]; row += rows_at_once) {
-      const int64_t rows = std::min(rows_at_once, param.shape[0] - row);
-      values.resize(static_cast<size_t>(rows * columns));
-      const auto first = static_cast<uint64_t>(row * columns);
-      parallel_for(rows * columns, conversion_grain, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; ++i) {
-          values[static_cast<size_t>(i)] =
-              initial_value(param.init, range, seed, p, first + static_cast<uint64_t>(i));
-        }
-      });
-      write_slice(stream, param, {"", row, rows, {}}, values.data());
+    const int64_t count = param.shape.count();
+    if (param.init == Init::log_uniform) {  // a value a head: not worth an op
+      values.resize(static_cast<size_t>(count));
+      for (int64_t i = 0; i < count; ++i) {
+        values[static_cast<size_t>(i)] = log_uniform_value(seed, p, static_cast<uint64_t>(i));
+      }
+      write_slice(stream, param, {"", 0, param.shape[0], {}}, values.data());
+      continue;
+    }
+    const OwnPart own = own_part(param, 0, count);
+    if (own.view.empty()) continue;
+    if (param.init == Init::normal) {
+      ops::fill_normal(stream, own.view, range, {seed, p, static_cast<uint64_t>(own.skipped)});
+    } else {
+      ops::fill(stream, own.view, param.init == Init::ones ? 1 : 0);
     }
   }
   refresh_storage(stream);

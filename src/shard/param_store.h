@@ -97,6 +97,13 @@ class ParamStore {
   void update(Stream&, size_t group, CTensor scalars_8);
   /// Weights, moments and gradients become zero, padding included: memory starts undefined.
   void clear(Stream&);
+  /// What this rank holds (the master where there is one) of `count` elements of a parameter from `element`
+  /// on; empty: nothing. `skipped` of them lie before it.
+  struct OwnPart {
+    Tensor view;
+    int64_t skipped = 0;
+  };
+  OwnPart own_part(const Param&, int64_t element, int64_t count) const;
   void write_slice(Stream&, const Param&, const ParamSlice&, const float* from);
 
   Device& device_;

@@ -21,6 +21,7 @@ struct Known {
   std::string_view (*config)();
 };
 constexpr Known known[] = {{"qwen3.5-0.8b", embedded::qwen35_08b_json},
+                           {"qwen3.5-2b", embedded::qwen35_2b_json},
                            {"qwen3.5-4b", embedded::qwen35_4b_json},
                            {"qwen3.5-9b", embedded::qwen35_9b_json},
                            {"qwen3.8-27b", embedded::qwen38_27b_json}};

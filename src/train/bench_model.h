@@ -13,7 +13,7 @@
 namespace deltatune {
 
 /// The shapes of a model: a folder with config.json, such a file, or the name of one that is part of the
-/// program (qwen3.5-0.8b, qwen3.5-4b, qwen3.5-9b, qwen3.8-27b). Throws Error{usage} naming these.
+/// program (qwen3.5-0.8b, qwen3.5-2b, qwen3.5-4b, qwen3.5-9b, qwen3.8-27b). Throws Error{usage} naming these.
 ModelConfig bench_model_config(const std::string& name);
 
 /// The same model with these layers only, in order; each an index into full_attention.

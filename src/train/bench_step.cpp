@@ -43,6 +43,13 @@ Tensor writable(const CTensor& x) {
   return {const_cast<std::byte*>(x.data), x.dtype, x.shape};
 }
 
+std::string describe_optimizer(const BenchStepOptions& options) {
+  std::string out = format("moments {}", name_of(options.moments));
+  if (options.storage != DType::f32 && !options.master_weights) out += ", no master weights";
+  if (options.rounding == Rounding::stochastic) out += ", stochastic rounding";
+  return out;
+}
+
 class StepBench {
  public:
   StepBench(Device& device, const BenchStepOptions& options, int64_t layers)
@@ -57,6 +64,9 @@ class StepBench {
     engine.max_documents = static_cast<int64_t>(batch_.cu_seqlens.size()) - 1;
     engine.keep = keep_of(options.recompute);
     engine.max_grad_norm = 1;
+    engine.moments = options.moments;
+    engine.master_weights = options.master_weights;
+    engine.adamw.rounding = options.rounding;
     engine.graph = options.graph;
     engine.deterministic = options.deterministic;
     engine.allow_slow_kernels = options.allow_slow_kernels;
@@ -260,6 +270,7 @@ json::Value BenchStepReport::to_json() const {
   out.set("documents", documents);
   out.set("supervised", targets);
   out.set("recompute", recompute);
+  out.set("optimizer", optimizer);
   out.set("cuda_graph", graph);
   if (slow) out.set("slow_kernels", true);
   out.set("copy_gb_s", rates.copy_gb_s);
@@ -283,10 +294,11 @@ json::Value BenchStepReport::to_json() const {
 
 std::string BenchStepReport::to_text() const {
   std::string out = format(
-      "{}, {} tokens in {} documents ({} supervised), {}, recompute {}, cuda_graph {}, on {}; copy {:.0f} "
+      "{}, {} tokens in {} documents ({} supervised), {}, recompute {}, {}, cuda_graph {}, on {}; copy "
+      "{:.0f} "
       "GB/s, matrix product of {} {:.1f} TFLOP/s{}\n",
-      model, tokens, documents, targets, dtype, recompute, graph, device, rates.copy_gb_s, rates.gemm_size,
-      rates.gemm_tflop_s, slow ? "  slow kernels" : "");
+      model, tokens, documents, targets, dtype, recompute, optimizer, graph, device, rates.copy_gb_s,
+      rates.gemm_size, rates.gemm_tflop_s, slow ? "  slow kernels" : "");
   out += format("{:<28}", "layers");
   for (const BenchStepDepth& d : depths) out += format("{:>12.0f}", d.figures.layers);
   out += format("{:>12.0f}  extrapolated\n", whole.layers);
@@ -341,6 +353,7 @@ BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
   report.model = options.model_name;
   report.dtype = name_of(options.storage);
   report.recompute = options.recompute;
+  report.optimizer = describe_optimizer(options);
   report.tokens = options.tokens;
   report.peak_tflop_s = options.peak_tflop_s;
   for (const int64_t depth : options.depths) {

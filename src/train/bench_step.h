@@ -21,6 +21,7 @@
 
 #include "base/json.h"
 #include "model/config.h"
+#include "ops/optimizer.h"
 #include "train/bench_timer.h"
 #include "train/step_graphs.h"
 
@@ -34,6 +35,9 @@ struct BenchStepOptions {
   std::vector<int32_t> lengths;
   DType storage = DType::bf16;
   std::string recompute = "block";  ///< none | cheap | block
+  DType moments = DType::f32;       ///< storage of Adam's m and v
+  bool master_weights = true;
+  Rounding rounding = Rounding::nearest;
   GraphMode graph = GraphMode::automatic;
   bool deterministic = false;
   bool allow_slow_kernels = false;
@@ -64,7 +68,7 @@ struct BenchStepDepth {
 };
 
 struct BenchStepReport {
-  std::string device, model, dtype, recompute, graph;
+  std::string device, model, dtype, recompute, graph, optimizer;
   int64_t tokens = 0, documents = 0, targets = 0;
   bool slow = false;
   double peak_tflop_s = 0;

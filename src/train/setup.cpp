@@ -23,6 +23,14 @@ DType storage_dtype(const Config& config) {
   return config.dtype == "f32" ? DType::f32 : DType::bf16;
 }
 
+DType moments_dtype(const Config& config) {
+  return config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
+Rounding weight_rounding(const Config& config) {
+  return config.weight_rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest;
+}
+
 GraphMode graph_mode(const Config& config) {
   if (config.cuda_graph == "true") return GraphMode::always;
   return config.cuda_graph == "false" ? GraphMode::never : GraphMode::automatic;
@@ -42,9 +50,9 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);
   out.adamw.eps = static_cast<float>(config.adam_epsilon);
-  out.adamw.rounding = config.weight_rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest;
+  out.adamw.rounding = weight_rounding(config);
   out.adamw.seed = static_cast<uint64_t>(config.seed);
-  out.moments = config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
+  out.moments = moments_dtype(config);
   out.master_weights = config.master_weights;
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);

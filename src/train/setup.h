@@ -13,6 +13,9 @@ namespace deltatune {
 
 DType storage_dtype(const Config&);
 GraphMode graph_mode(const Config&);
+/// Of Adam's m and v.
+DType moments_dtype(const Config&);
+Rounding weight_rounding(const Config&);
 
 /// Options of an engine that trains (or, train: false, only looks). `keep` comes from choose_keep.
 EngineOptions engine_options(const Config&, Keep keep, bool train);

@@ -227,6 +227,18 @@ TEST_F(CudaAny, Fill) {
   }
 }
 
+TEST_F(CudaAny, NormalValuesAreTheHostsBits) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
+    for (const int64_t count : counts) {
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " " << count);
+      Array y(dtype, {count});
+      compare_bits({&y}, [&](Stream& stream, const On& on) {
+        ops::fill_normal(stream, on(y), 0.02, {42, 7, uint64_t{1} << 33});
+      });
+    }
+  }
+}
+
 TEST_F(CudaAny, CastAndAdd) {
   const std::vector<DType> all = {DType::f32, DType::bf16, DType::f64, DType::f16};
   for (const DType to : all) {

@@ -52,7 +52,7 @@ inline const Kernels& recording_table() {
   static const Recorder any;
   static const Kernels table{"recording", any, any, any, any, any, any, any, any, any, any,
                              any,         any, any, any, any, any, any, any, any, any, any,
-                             any,         any, any, any, any, any, any, any, any};
+                             any,         any, any, any, any, any, any, any, any, any};
   return table;
 }
 

@@ -1,4 +1,4 @@
-// SwiGLU, fill, cast and add.
+// SwiGLU, fill, fill_normal, cast and add.
 #include "ops/elementwise.h"
 
 #include "ops/gradcheck.h"
@@ -101,6 +101,40 @@ TEST(ElementwiseOp, FillEveryDtype) {
   });
   EXPECT_EQ(wide, (std::vector<int64_t>{-5, -5, -5}));
   EXPECT_EQ(bytes, (std::vector<uint8_t>{7, 7, 7}));
+}
+
+// Against the C library's functions, which are not the same everywhere: to the last place that f32 keeps.
+TEST(ElementwiseOp, NormalValuesArePureFunctionsOfTheirPlace) {
+  constexpr int64_t count = 40001;
+  const NormalStream which{42, 7, 100};
+  Array y(DType::f64, {count});
+  parity::run_twice({&y}, [&](Stream& s) { ops::fill_normal(s, y.view(), 0.5, which); });
+  const std::vector<double> values = y.values();
+  double mean = 0, square = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Philox4 r = philox(42, 7, 100 + static_cast<uint64_t>(i));
+    const auto uniform = [](uint32_t high, uint32_t low) {
+      return std::ldexp(static_cast<double>((uint64_t{high} << 32 | low) >> 11), -53);
+    };
+    const double expected = std::sqrt(-2 * std::log(1 - uniform(r.x[0], r.x[1]))) *
+                            std::cos(6.283185307179586 * uniform(r.x[2], r.x[3]));
+    const double x = values[static_cast<size_t>(i)] / 0.5;
+    ASSERT_NEAR(x, expected, 1e-14) << i;
+    mean += x / count;
+    square += x * x / count;
+  }
+  EXPECT_NEAR(mean, 0, 5 / std::sqrt(double{count}));
+  EXPECT_NEAR(square, 1, 5 * std::sqrt(2 / double{count}));
+  // A later piece is the same values, and f32 and bf16 are those rounded.
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int64_t n : {int64_t{1}, int64_t{3}, int64_t{1000}}) {
+      Array piece(dtype, {n});
+      parity::run_twice({&piece}, [&](Stream& s) {
+        ops::fill_normal(s, piece.view(), 0.5, {42, 7, 100 + 5});
+      });
+      EXPECT_TRUE(piece == Array(dtype, {n}, {values.begin() + 5, values.begin() + 5 + n})) << name_of(dtype);
+    }
+  }
 }
 
 TEST(ElementwiseOp, CastRoundsOnceBetweenAllFloatingDtypes) {

@@ -1,5 +1,5 @@
-// SwiGLU, fill, cast and add: one pass over the elements, arithmetic in fp32, one rounding. Compiled without
-// contraction to FMA.
+// SwiGLU, fill, fill_normal, cast and add: one pass over the elements, arithmetic in fp32, one rounding.
+// Compiled without contraction to FMA.
 #include <algorithm>
 #include <bit>
 
@@ -89,6 +89,20 @@ __global__ __launch_bounds__(Tile::threads) void fill_kernel(T* __restrict__ y, 
 #pragma unroll
     for (int j = 0; j < n; ++j) out.v[j] = value;
     store_pack(y + i, out);
+  });
+}
+
+template <class T>
+__global__ __launch_bounds__(Tile::threads) void fill_normal_kernel(T* __restrict__ y, int64_t count,
+                                                                    double deviation, NormalStream which) {
+  for_all<1>(count, [&](int64_t i, auto) {
+    const double x =
+        deviation * normal_value(which.seed, which.stream, which.first + static_cast<uint64_t>(i));
+    if constexpr (std::is_same_v<T, double>) {
+      y[i] = x;
+    } else {
+      y[i] = store<T>(static_cast<float>(x));
+    }
   });
 }
 
@@ -219,6 +233,15 @@ void fill(Stream& stream, Tensor y, double value) {
     case DType::u8:
       return fill_as(stream, y, static_cast<uint8_t>(value));
   }
+}
+
+void fill_normal(Stream& stream, Tensor y, double deviation, NormalStream which) {
+  if (y.count() == 0) return;
+  by_wide(y.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    launch(stream, {"fill_normal", y}, fill_normal_kernel<T>, stride_blocks(y.count()), Tile::threads, 0,
+           pointer<T>(y), y.count(), deviation, which);
+  });
 }
 
 void cast(Stream& stream, Tensor y, CTensor x) {
