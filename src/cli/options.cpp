@@ -301,6 +301,12 @@ void command_rows(Table& t) {
   t.add("rows", &Config::rows, data, "how many rows where none is named").range(1, 1 << 20).command_line();
   t.add("set", &Config::set, data, "template variable name=value; the value is read as JSON where it parses")
       .command_line();
+  t.add("compare", &Config::compare, data, "data pack: padded, sorted and packed side by side")
+      .command_line();
+  t.add("pack_lengths", &Config::pack_lengths, data,
+        "data pack: file of conversation lengths in tokens, one a line, in place of a dataset")
+      .flag("lengths")
+      .command_line();
   t.add("text", &Config::text, data, "text to tokenize").command_line();
   t.add("prompt", &Config::prompt, generate, "the user's message").command_line();
   t.add("system", &Config::system, generate, "system message before it").command_line();

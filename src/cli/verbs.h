@@ -55,6 +55,7 @@ int verb_bench_step(const Invocation& call);
 int verb_help(const Invocation& call);
 int verb_data_show(const Invocation& call);
 int verb_data_stats(const Invocation& call);
+int verb_data_pack(const Invocation& call);
 int verb_data_render(const Invocation& call);
 int verb_data_tokenize(const Invocation& call);
 int verb_inspect(const Invocation& call);

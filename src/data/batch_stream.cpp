@@ -1,4 +1,4 @@
-// Epoch order, dealing of rows to ranks, cursors.
+// Dealing of rows to ranks, cursors.
 #include "data/batch_stream.h"
 
 #include <algorithm>
@@ -9,20 +9,9 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/hash.h"
-#include "base/rng.h"
 
 namespace deltatune {
 namespace {
-
-// Philox streams of the data order; the upper bits keep them apart from other users of the same seed.
-constexpr uint64_t stream_tag = uint64_t{0xda7a} << 48;
-constexpr uint64_t conversations_stream = 0;
-constexpr uint64_t rows_stream = 1;
-
-void shuffle_in_place(std::vector<int32_t>& values, uint64_t seed, int64_t epoch, uint64_t stream) {
-  Rng rng(seed, stream_tag | static_cast<uint64_t>(epoch) << 1 | stream);
-  for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.below(i)]);
-}
 
 std::vector<int32_t> counting(int64_t count) {
   std::vector<int32_t> out(static_cast<size_t>(count));
@@ -34,29 +23,9 @@ int64_t rounded_up(int64_t count, int64_t unit) {
   return (count + unit - 1) / unit;
 }
 
-const char* name_of(Batching batching) {
-  switch (batching) {
-    case Batching::packed:
-      return "packed";
-    case Batching::padded:
-      return "padded";
-    case Batching::sorted:
-      return "sorted";
-  }
-  return "?";
-}
-
 // Lengths of all conversations, after the checks that both kinds of batches share.
 std::vector<int32_t> checked_lengths(const TokenizedSet& set, const StreamOptions& options) {
-  if (options.max_tokens < 1 || options.max_tokens > INT32_MAX) {
-    throw Error(ErrorKind::usage, format("max_tokens {} is out of range", options.max_tokens), "max_tokens",
-                "use a number between 1 and 2^31 - 1");
-  }
-  if (options.max_segments != 0 && options.max_segments < 2) {
-    throw Error(ErrorKind::usage, format("a row of at most {} segments holds nothing", options.max_segments),
-                "max_segments", "allow 2 or more, or 0 for no limit");
-  }
-  DELTATUNE_ASSERT(options.world_size >= 1 && options.rank >= 0 && options.rank < options.world_size);
+  check_options(options);
   std::vector<int32_t> lengths;
   for (int64_t i = 0; i < set.size(); ++i) {
     if (set.length(i) > options.max_tokens) {
@@ -68,10 +37,6 @@ std::vector<int32_t> checked_lengths(const TokenizedSet& set, const StreamOption
     lengths.push_back(static_cast<int32_t>(set.length(i)));
   }
   return lengths;
-}
-
-PackLimits limits_of(const StreamOptions& options) {
-  return {options.max_tokens, options.max_segments};
 }
 
 // The limit under which the rows would be packed again as they are.
@@ -92,54 +57,16 @@ Batch batch_of_row(const TokenizedSet& set, const StreamOptions& options, const 
 
 }  // namespace
 
-json::Value Cursor::to_json() const {
-  return json::Object{{"epoch", epoch},
-                      {"row", row},
-                      {"micro_batch", micro_batch},
-                      {"step", step},
-                      {"fingerprint", fingerprint}};
-}
-
-Cursor Cursor::from_json(const json::Value& value) {
-  constexpr int64_t most = int64_t{1} << 40;
-  const auto integer = [&](const char* key) {
-    const int64_t number = value.at(key).as_integer();
-    if (number >= 0 && number <= most) return number;
-    throw Error(ErrorKind::data, format("{} {} is out of range", key, number), "data cursor",
-                "the checkpoint is damaged: resume from another one");
-  };
-  Cursor out;
-  out.epoch = integer("epoch");
-  out.row = integer("row");
-  out.micro_batch = integer("micro_batch");
-  out.step = integer("step");
-  out.fingerprint = value.at("fingerprint").as_string();
-  return out;
-}
-
 BatchStream::BatchStream(const TokenizedSet& set, StreamOptions options)
     : set_(set), options_(options), lengths_(checked_lengths(set, options)) {
-  if (options.gradient_accumulation_steps < 1) {
-    throw Error(ErrorKind::usage,
-                format("gradient_accumulation_steps {} is not positive", options.gradient_accumulation_steps),
-                "gradient_accumulation_steps", "use 1 or more");
-  }
-  fingerprint_ = hash_hex(format("{} {} {} {} {} {}", set.fingerprint(), options.max_tokens, options.seed,
-                                 options.shuffle ? "shuffled" : "in order", name_of(options.batching),
-                                 options.max_segments));
+  fingerprint_ = hash_hex(format("{} {} {} {} {} {} {}", packing_version, set.fingerprint(),
+                                 options.max_tokens, options.seed, options.shuffle ? "shuffled" : "in order",
+                                 name_of(options.batching), options.max_segments));
+  check_mixture(options.mixture, set.size());
+  for (const MixturePart& part : options.mixture)
+    fingerprint_ = hash_hex(format("{} {} {} {}", fingerprint_, part.begin, part.end, part.weight));
   enter_epoch(0);
   options_.max_segments = segments_needed(epoch_.rows, options_.batching);
-}
-
-BatchStream::Epoch BatchStream::make_epoch(int64_t number) const {
-  Epoch out;
-  out.number = number;
-  std::vector<int32_t> order = counting(set_.size());
-  if (options_.shuffle) shuffle_in_place(order, options_.seed, number, conversations_stream);
-  out.rows = pack_in_windows(lengths_, order, limits_of(options_), options_.batching);
-  out.row_order = counting(out.rows.rows());
-  if (options_.shuffle) shuffle_in_place(out.row_order, options_.seed, number, rows_stream);
-  return out;
 }
 
 void BatchStream::enter_epoch(int64_t number) {
@@ -151,11 +78,11 @@ int64_t BatchStream::rows_in_epoch(int64_t epoch) const {
 }
 
 int64_t BatchStream::steps_in_epoch(int64_t epoch) const {
-  return rounded_up(rows_in_epoch(epoch), options_.world_size * options_.gradient_accumulation_steps);
+  return steps_of_rows(rows_in_epoch(epoch), options_);
 }
 
 int64_t BatchStream::steps_from(const Cursor& from, double epochs) const {
-  const int64_t window = options_.world_size * options_.gradient_accumulation_steps;
+  const int64_t window = options_.rows_per_step();
   const auto whole = static_cast<int64_t>(std::floor(epochs));
   const double rest = epochs - static_cast<double>(whole);
   int64_t sum = 0;
@@ -166,7 +93,11 @@ int64_t BatchStream::steps_from(const Cursor& from, double epochs) const {
     const int64_t end = std::min(wanted * window, rows_in_epoch(epoch));
     // The window that is under way counts as one step that is still to come.
     const int64_t begin = epoch == from.epoch ? from.row - from.micro_batch * options_.world_size : 0;
-    if (begin < end) sum += rounded_up(end - begin, window);
+    if (begin < end) {
+      sum += rounded_up(end - begin, window);
+    } else if (epoch == from.epoch && epoch < whole && from.micro_batch > 0) {
+      ++sum;  // saved with more ranks: only rows of filler are left
+    }
   }
   return sum;
 }
@@ -181,7 +112,7 @@ Batch BatchStream::next() {
   const int64_t rows = epoch_.rows.rows();
   const int64_t index = cursor_.row + options_.rank;
   Batch batch = index < rows
-                    ? batch_of_row(set_, options_, epoch_.rows, epoch_.row_order[static_cast<size_t>(index)])
+                    ? batch_of_row(set_, options_, epoch_.rows, epoch_.order[static_cast<size_t>(index)])
                     : make_batch(set_, {}, options_.max_tokens, options_.pad_id);
   cursor_.row += options_.world_size;
   if (++cursor_.micro_batch == options_.gradient_accumulation_steps) {
@@ -208,8 +139,8 @@ void BatchStream::seek(const Cursor& cursor) {
         format("data fingerprint {}, checkpoint {}", fingerprint_, cursor.fingerprint),
         "use the same files, tokenizer, max_length, max_tokens, batching and data_seed, or start anew");
   }
-  const Epoch epoch = make_epoch(cursor.epoch);
-  const int64_t window = options_.world_size * options_.gradient_accumulation_steps;
+  const EpochRows epoch = make_epoch(cursor.epoch);
+  const int64_t window = options_.rows_per_step();
   const bool fits = cursor.micro_batch == 0 ? cursor.row < epoch.rows.rows()
                                             : cursor.micro_batch < options_.gradient_accumulation_steps &&
                                                   cursor.row < epoch.rows.rows() + window;
@@ -225,7 +156,7 @@ void BatchStream::seek(const Cursor& cursor) {
 
 EvalBatches::EvalBatches(const TokenizedSet& set, StreamOptions options) : set_(set), options_(options) {
   const std::vector<int32_t> lengths = checked_lengths(set, options);
-  rows_ = pack_in_windows(lengths, counting(set.size()), limits_of(options), options.batching);
+  rows_ = pack_in_windows(lengths, counting(set.size()), options.limits(), options.batching);
 }
 
 int64_t EvalBatches::max_segments() const {

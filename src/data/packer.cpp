@@ -1,4 +1,4 @@
-// Best-fit decreasing and rectangles.
+// Best-fit decreasing, rectangles, windows.
 #include "data/packer.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "data/exact_fit.h"
 
 namespace deltatune {
 namespace {
@@ -20,12 +21,6 @@ std::vector<int32_t> longest_first(std::span<const int32_t> lengths, std::span<c
   std::stable_sort(sorted.begin(), sorted.end(),
                    [&](int32_t a, int32_t b) { return length_of(lengths, a) > length_of(lengths, b); });
   return sorted;
-}
-
-void append_row(PackedRows& out, std::span<const int32_t> documents, int32_t padded_to) {
-  out.documents.insert(out.documents.end(), documents.begin(), documents.end());
-  out.row_begin.push_back(static_cast<int64_t>(out.documents.size()));
-  out.padded_to.push_back(padded_to);
 }
 
 // Open rows by the room they have left.
@@ -82,8 +77,19 @@ PackedRows pack_best_fit(std::span<const int32_t> lengths, std::span<const int32
   }
   PackedRows out;
   out.documents.reserve(order.size());
-  for (const OpenRow& row : open) append_row(out, row.documents, 0);
+  for (const OpenRow& row : open) out.add_row(row.documents, 0);
   return out;
+}
+
+PackedRows pack_rows(std::span<const int32_t> lengths, std::span<const int32_t> order,
+                     const PackLimits& limits) {
+  int64_t tokens = 0;
+  for (const int32_t document : order) tokens += length_of(lengths, document);
+  PackedRows exact = pack_exact_fit(lengths, order, limits);
+  // Nothing can be better than this.
+  if (exact.rows() <= (tokens + limits.max_tokens - 1) / limits.max_tokens) return exact;
+  PackedRows best = pack_best_fit(lengths, order, limits);
+  return best.rows() < exact.rows() ? best : exact;
 }
 
 PackedRows pack_rectangles(std::span<const int32_t> lengths, std::span<const int32_t> order,
@@ -102,14 +108,14 @@ PackedRows pack_rectangles(std::span<const int32_t> lengths, std::span<const int
     const int32_t grown = std::max(longest, length);
     const auto count = static_cast<int64_t>(row.size()) + 1;
     if (!row.empty() && (count * grown > limits.max_tokens || count > most)) {
-      append_row(out, row, longest);
+      out.add_row(row, longest);
       row.clear();
       longest = 0;
     }
     row.push_back(document);
     longest = std::max(longest, length);
   }
-  if (!row.empty()) append_row(out, row, longest);
+  if (!row.empty()) out.add_row(row, longest);
   return out;
 }
 
@@ -117,6 +123,7 @@ PackedRows pack_in_windows(std::span<const int32_t> lengths, std::span<const int
                            const PackLimits& limits, Batching batching) {
   constexpr int64_t window_documents = 8192;
   constexpr int64_t window_rows = 1024;
+  if (batching == Batching::padded) return pack_rectangles(lengths, order, limits, false);
   const auto count = static_cast<int64_t>(order.size());
   int64_t tokens = 0;
   for (const int32_t document : order) tokens += length_of(lengths, document);
@@ -129,11 +136,10 @@ PackedRows pack_in_windows(std::span<const int32_t> lengths, std::span<const int
     const auto begin = static_cast<size_t>(count * w / windows);
     const auto end = static_cast<size_t>(count * (w + 1) / windows);
     const std::span<const int32_t> window = order.subspan(begin, end - begin);
-    const PackedRows part = batching == Batching::packed
-                                ? pack_best_fit(lengths, window, limits)
-                                : pack_rectangles(lengths, window, limits, batching == Batching::sorted);
+    const PackedRows part = batching == Batching::packed ? pack_rows(lengths, window, limits)
+                                                         : pack_rectangles(lengths, window, limits, true);
     for (int64_t r = 0; r < part.rows(); ++r) {
-      append_row(out, part.row(r), part.padded_to[static_cast<size_t>(r)]);
+      out.add_row(part.row(r), part.padded_to[static_cast<size_t>(r)]);
     }
   }
   return out;

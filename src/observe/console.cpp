@@ -123,6 +123,7 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
       format("{} step {:>6}/{}  loss {:.4f}  gnorm {:.3g}  lr {:.2e}  tok/s {:.0f}", stamp, line.step,
              line.total_steps, line.loss, line.grad_norm, line.learning_rate, line.tokens_per_s);
   if (line.mfu) text += format("  mfu {:.1f}%", *line.mfu * 100);
+  text += format("  data wait {:.2f}s", line.data_wait_s);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);
   if (line.eta_s >= 0) text += "  eta " + format_duration(std::round(line.eta_s));
   if (line.slow_kernels) text += "  slow kernels";

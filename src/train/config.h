@@ -110,6 +110,8 @@ struct Config {
   int64_t row = -1;                ///< data show: which row; -1: the first few
   int64_t rows = 3;                ///< data show, render: how many rows when none is named
   std::vector<std::string> set;    ///< data render: template variables k=v
+  bool compare = false;            ///< data pack: all three ways of batching
+  std::string pack_lengths;        ///< data pack --lengths: a file of lengths in place of a dataset
   std::string text;                ///< data tokenize: the text itself
   std::string prompt;              ///< generate: one user message
   std::string system;              ///< generate: a system message before it

@@ -23,6 +23,57 @@ const char* const one_row =
     R"({"messages": [{"role": "user", "content": "Say <|im_end|> and \u001b[31m"}, {"role": "assistant", "content": "No."}]})"
     "\n";
 
+TEST(DataPack, ComparesTheWaysOfBatching) {
+  ScratchFolder folder;
+  // Ten rows of 60 + 40, or of 50 + 50; rectangles of pairs in file order hold one long one each.
+  std::string lengths;
+  for (int i = 0; i < 10; ++i) lengths += "60\n40\n50\n50\n";
+  const std::string arguments =
+      "data pack --compare --max-tokens 100 --lengths " + folder.write("lengths.txt", lengths);
+  const ProgramResult table = run_deltatune(arguments);
+  ASSERT_EQ(table.code, 0) << table.err;
+  for (const char* part : {"40 conversations, 2,000 tokens", "padded", "sorted", "packed", "limit"})
+    EXPECT_TRUE(contains(table.out, part)) << table.out;
+  const ProgramResult result = run_deltatune(arguments + " --json --gradient-accumulation-steps 4");
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json::Array ways = json::parse(result.out, "pack").at("batchings").as_array();
+  ASSERT_EQ(ways.size(), 4u);
+  EXPECT_EQ(ways[2].at("batching").as_string(), "packed");
+  EXPECT_EQ(ways[2].at("rows").as_integer(), 20);
+  EXPECT_EQ(ways[2].at("steps").as_integer(), 5);
+  EXPECT_EQ(ways[2].at("fill").as_number(), 1);
+  EXPECT_EQ(ways[3].at("rows").as_integer(), 20);
+  EXPECT_GT(ways[0].at("rows").as_integer(), 20);
+}
+
+TEST(DataPack, PacksTheDatasetAsTrainingDoes) {
+  const std::string data = with_data(demo + "/train.jsonl") + " --max-length 128 --max-tokens 512 --json";
+  const ProgramResult pack = run_deltatune("data pack" + data);
+  ASSERT_EQ(pack.code, 0) << pack.err;
+  const ProgramResult stats = run_deltatune("data stats" + data);
+  ASSERT_EQ(stats.code, 0) << stats.err;
+  const json::Value packed = json::parse(pack.out, "pack"), counted = json::parse(stats.out, "stats");
+  EXPECT_EQ(packed.at("tokens").as_integer(), counted.at("tokens").as_integer());
+  const json::Array ways = packed.at("batchings").as_array();
+  ASSERT_EQ(ways.size(), 2u);
+  EXPECT_EQ(ways[0].at("rows").as_integer(), counted.at("packed_rows").as_integer());
+  EXPECT_EQ(ways[0].at("steps").as_integer(), counted.at("steps_per_epoch").as_integer());
+}
+
+TEST(DataPack, RefusesWhatCannotBePacked) {
+  ScratchFolder folder;
+  const std::vector<std::string> bad = {"--lengths " + folder.write("zero.txt", "5\n0\n"),
+                                        "--lengths " + folder.write("text.txt", "five\n"),
+                                        "--max-tokens 100 --lengths " + folder.write("long.txt", "101\n"),
+                                        "--lengths /dev/zero", "--lengths " + folder.path().string()};
+  for (const std::string& arguments : bad) {
+    const ProgramResult result = run_deltatune("data pack " + arguments);
+    EXPECT_EQ(result.code, 3) << arguments << result.err;
+    EXPECT_TRUE(contains(result.err, "  where: ") && contains(result.err, "  fix: ")) << result.err;
+  }
+  EXPECT_EQ(run_deltatune("data pack").code, 2);
+}
+
 TEST(DataShow, MarksExactlyWhatTheAssistantSays) {
   ScratchFolder folder;
   const ProgramResult result =

@@ -72,7 +72,7 @@ TEST(Console, PlainLineIsTheDocumentedOne) {
   EXPECT_EQ(
       plain_line(example(), "2026-11-30 10:22:07"),
       "2026-11-30 10:22:07 step    120/983  loss 1.1834  gnorm 0.61  lr 9.70e-06  tok/s 31134  mfu 60.3%  "
-      "mem 71.2GiB  eta 1h01m");
+      "data wait 0.00s  mem 71.2GiB  eta 1h01m");
 }
 
 TEST(Console, LiveLineHasAllFieldsWhereThereIsRoom) {

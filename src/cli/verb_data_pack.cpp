@@ -1,0 +1,47 @@
+// `deltatune data pack`: rows, steps and fill of an epoch, of the dataset or of a file of lengths.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "cli/verbs.h"
+#include "data/hold_out.h"
+#include "data/lengths_file.h"
+#include "data/pack_report.h"
+#include "train/run_data.h"
+
+namespace deltatune::cli {
+namespace {
+
+std::vector<int32_t> lengths_of_dataset(const Config& config) {
+  const TextSource text = open_text(config);
+  TokenizedSet set =
+      load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
+  if (config.eval_dataset.empty() && config.val_size > 0)
+    set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).first;
+  std::vector<int32_t> lengths;
+  for (int64_t i = 0; i < set.size(); ++i) lengths.push_back(static_cast<int32_t>(set.length(i)));
+  return lengths;
+}
+
+}  // namespace
+
+int verb_data_pack(const Invocation& call) {
+  const Config& config = call.config();
+  if (config.pack_lengths.empty() && config.dataset.empty()) {
+    throw Error(ErrorKind::usage, "there is nothing to pack", "dataset, --lengths",
+                "name a dataset, or a file of lengths with --lengths FILE");
+  }
+  const std::vector<int32_t> lengths = config.pack_lengths.empty()
+                                           ? lengths_of_dataset(config)
+                                           : read_lengths(config.pack_lengths, config.max_tokens);
+  const PackReport report = pack_report(lengths, stream_options(config, 0), config.compare);
+  if (config.json) {
+    std::printf("%s\n", json::dump(report.to_json(), 2).c_str());
+  } else {
+    for (const std::string& line : report.to_lines()) std::printf("%s\n", line.c_str());
+  }
+  return 0;
+}
+
+}  // namespace deltatune::cli
