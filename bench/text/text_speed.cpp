@@ -1,11 +1,12 @@
-// Times the text half of the data plane on this machine; driven by text_speed.py, which runs the rival beside it.
+// Times the text half of the data plane on this machine; driven by text_speed.py, which runs the rival beside
+// it.
 //
 //   bench_text encode TOKENIZER_DIR TEXTS THREADS
 //     TEXTS: a JSON array of strings. For every line on standard input one pass over all of them, control
 //     tokens parsed; answers {"seconds", "tokens"}. The line "ids" answers the ids instead.
 //   bench_text chats TOKENIZER_DIR TEMPLATE THREADS PASSES FILE...
-//     Rows of JSON Lines files, read and parsed before the clock starts: each pass renders, tokenises and masks all
-//     of them; answers {"seconds", "conversations", "tokens", "targets"} per pass.
+//     Rows of JSON Lines files, read and parsed before the clock starts: each pass renders, tokenises and
+//     masks all of them; answers {"seconds", "conversations", "tokens", "targets"} per pass.
 // Threads take the next text or row from one counter, as the dataset's workers do.
 #include <atomic>
 #include <chrono>

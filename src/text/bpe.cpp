@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 
 #include "base/error.h"
@@ -89,8 +90,7 @@ Bpe::Bpe(const std::vector<Token>& tokens, std::span<const Merge> merges, bool i
   for (const int32_t id : byte_ids_) DELTATUNE_ASSERT(id >= 0);
   build_merges(merges);
 
-  pool_.reserve(total);
-  whole_.reserve(tokens.size());
+  whole_.reserve(tokens.size(), total);
   Scratch scratch;
   std::vector<int32_t> ids;
   for (const Token& token : tokens) {
@@ -99,10 +99,16 @@ Bpe::Bpe(const std::vector<Token>& tokens, std::span<const Merge> merges, bool i
       merge(token.bytes, scratch, ids);
       if (ids.size() != 1 || ids[0] != token.id) continue;
     }
-    const size_t begin = pool_.size();
-    pool_.insert(pool_.end(), token.bytes.begin(), token.bytes.end());
-    whole_.emplace(std::string_view(pool_.data() + begin, token.bytes.size()), token.id);
+    whole_.add(token.bytes, token.id);
   }
+  static std::atomic<uint64_t> serials{0};
+  serial_ = ++serials;
+}
+
+void Bpe::Scratch::trim() {
+  constexpr size_t usual = size_t{1} << 16;
+  if (symbols.capacity() > usual) symbols = {};
+  if (heap.capacity() > usual) heap = {};
 }
 
 void Bpe::build_merges(std::span<const Merge> merges) {
@@ -127,11 +133,22 @@ const Bpe::Slot* Bpe::find(int32_t left, int32_t right) const {
 
 void Bpe::encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
   if (piece.empty()) return;
-  if (const auto found = whole_.find(piece); found != whole_.end()) {
-    out.push_back(found->second);
+  const uint64_t hash = hash_piece(piece);
+  if (scratch.cache_of != serial_) {
+    scratch.cache.clear();
+    scratch.cache_of = serial_;
+  }
+  if (const auto known = scratch.cache.find(piece, hash); !known.empty()) {
+    out.insert(out.end(), known.begin(), known.end());
     return;
   }
-  merge(piece, scratch, out);
+  const size_t before = out.size();
+  if (const int32_t id = whole_.find(piece, hash); id != PieceTable::none) {
+    out.push_back(id);
+  } else {
+    merge(piece, scratch, out);
+  }
+  scratch.cache.put(piece, hash, std::span(out).subspan(before));
 }
 
 void Bpe::merge(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
@@ -154,6 +171,7 @@ void Bpe::merge_short(std::string_view piece, Scratch& scratch, std::vector<int3
   for (const char c : piece) ids.push_back(byte_ids_[static_cast<uint8_t>(c)]);
   for (size_t i = 0; i < ids.size(); ++i) ranks.push_back(rank_of(i));
   while (true) {
+    scratch.work += ranks.size();
     const auto best = std::min_element(ranks.begin(), ranks.end());
     if (*best == no_rank) break;
     const size_t i = static_cast<size_t>(best - ranks.begin());
@@ -182,6 +200,7 @@ void Bpe::merge_long(std::string_view piece, Scratch& scratch, std::vector<int32
   }
   const auto consider = [&](int32_t position) {
     const int32_t next = symbol(position).next;
+    ++scratch.work;
     if (next < 0) return false;
     const Slot* slot = find(symbol(position).id, symbol(next).id);
     if (slot == nullptr) return false;
@@ -192,6 +211,7 @@ void Bpe::merge_long(std::string_view piece, Scratch& scratch, std::vector<int32
   std::make_heap(heap.begin(), heap.end(), later);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), later);
+    ++scratch.work;
     const Scratch::Candidate top = heap.back();
     heap.pop_back();
     Scratch::Symbol& left = symbol(top.position);

@@ -4,7 +4,7 @@
 // equal ones, until no pair has a merge (Sennrich et al. 2016 over GPT-2's byte alphabet). Short pieces are
 // scanned, long ones use a heap over a linked list: n log n in the bytes of the piece. A table of whole
 // pieces, filled once from the vocabulary, answers most pieces with one look-up; it is constant afterwards,
-// so that threads share it without locks.
+// so that threads share it without locks. Each thread remembers the short pieces that it encoded last.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "text/piece_table.h"
 
 namespace deltatune {
 
@@ -43,13 +44,13 @@ class Bpe {
   /// All 256 single bytes must be among `tokens`, and the parts and results of all merges too.
   /// ignore_merges: a piece that is a token as a whole is that token, even if no merges lead to it.
   Bpe(const std::vector<Token>& tokens, std::span<const Merge> merges, bool ignore_merges);
-  // whole_ points into pool_, which moves along but would not be copied along.
+  // Megabytes, and caches know a Bpe by its serial number.
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
   Bpe(Bpe&&) noexcept = default;
   Bpe& operator=(Bpe&&) noexcept = default;
 
-  /// Buffers of encode(); keep one per thread for speed.
+  /// Buffers of encode() and a cache of what it found; keep one per thread for speed.
   struct Scratch {
     struct Symbol {
       int32_t id;
@@ -66,6 +67,13 @@ class Bpe {
     std::vector<uint32_t> ranks;
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
+    PieceCache cache;
+    uint64_t cache_of = 0;  ///< serial number of the Bpe that filled it
+    /// Pairs looked at and candidates taken since it was made: what merging costs, whatever the machine.
+    uint64_t work = 0;
+
+    /// Gives back the memory that one very long piece needed.
+    void trim();
   };
 
   /// Appends the ids of `piece` (less than 2 GiB) to `out`.
@@ -85,8 +93,8 @@ class Bpe {
 
   int32_t byte_ids_[256] = {};
   std::vector<Slot> slots_;  // open addressing, a power of two
-  std::vector<char> pool_;   // the keys of whole_
-  std::unordered_map<std::string_view, int32_t> whole_;
+  PieceTable whole_;
+  uint64_t serial_ = 0;  // differs between any two that were constructed from tokens
 };
 
 }  // namespace deltatune

@@ -104,26 +104,39 @@ Interpreter::Flow Interpreter::run_statement(const Stmt& s, Scope& scope) {
   return Flow::normal;
 }
 
+// Items of `source` that pass the test of the loop, one call one item.
+std::function<bool()> Interpreter::filtered(const Stmt& s, const Scope& scope, Loop& loop,
+                                            std::vector<Value> source) {
+  Scope& test_scope = inner(scope);
+  return [this, &s, &loop, &test_scope, source = std::move(source), next = size_t{0}]() mutable {
+    const int line = heap_.line;
+    while (next < source.size()) {
+      const Value item = source[next++];
+      assign_target(*s.target, item, test_scope);
+      if (!truth(eval(*s.exprs[1], test_scope))) continue;
+      loop.items.push_back(item);
+      heap_.line = line;
+      return true;
+    }
+    return false;
+  };
+}
+
 Interpreter::Flow Interpreter::run_loop(const Stmt& s, Scope& scope) {
   std::vector<Value> items = iterate(heap_, eval(*s.exprs[0], scope));
-  if (s.exprs.size() > 1) {
-    std::vector<Value> kept;
-    Scope& test_scope = inner(scope);
-    for (const Value& item : items) {
-      assign_target(*s.target, item, test_scope);
-      if (truth(eval(*s.exprs[1], test_scope))) kept.push_back(item);
-    }
-    items = std::move(kept);
-  }
-  if (items.empty()) return run_body(s.otherwise, inner(scope));
   Loop& loop = heap_.loop();
-  loop.items = heap_.list(std::move(items)).list;
+  if (s.exprs.size() > 1) {
+    loop.more = filtered(s, scope, loop, std::move(items));
+  } else {
+    loop.items = std::move(items);
+  }
   Value loop_value;
   loop_value.kind = Kind::loop;
   loop_value.loop = &loop;
   const int outer_message = message_;
   bool completed = false;  // jinja2 runs the else also when every turn ended in break or continue
-  for (const Value& item : loop.items->items) {
+  for (; loop.has(loop.index); ++loop.index) {
+    const Value item = loop.items[loop.index];
     Scope& turn = inner(scope);
     assign(turn, "loop", loop_value);
     assign_target(*s.target, item, turn);
@@ -131,8 +144,8 @@ Interpreter::Flow Interpreter::run_loop(const Stmt& s, Scope& scope) {
     const Flow flow = run_body(s.body, turn);
     if (flow == Flow::broken) break;
     completed |= flow == Flow::normal;
-    ++loop.index;
   }
+  loop.more = nullptr;  // it refers to `s` and `scope`, which a kept loop variable may outlive
   if (message_ != outer_message) {
     message_ = outer_message;
     if (out_ == &output) message_marks.emplace_back(output.size(), message_);

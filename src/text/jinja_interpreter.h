@@ -9,6 +9,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -80,6 +81,7 @@ class Interpreter {
   Flow run_body(const Body& body, Scope& scope);
   Flow run_statement(const Stmt& s, Scope& scope);
   Flow run_loop(const Stmt& s, Scope& scope);
+  std::function<bool()> filtered(const Stmt& s, const Scope& scope, Loop& loop, std::vector<Value> source);
   void run_set(const Stmt& s, Scope& scope);
   void run_call_block(const Stmt& s, Scope& scope);
   void run_generation(const Stmt& s, Scope& scope);
@@ -129,6 +131,7 @@ class Interpreter {
   Value string_pieces(const Text& self, std::string_view name, const CallArguments& arguments);
   Value list_method(const List& self, std::string_view name, const CallArguments& arguments);
   Value dict_method(const Value& self, std::string_view name, const CallArguments& arguments);
+  bool loop_attribute(Loop& loop, std::string_view name, Value& result);
   Value loop_method(Loop& self, std::string_view name, const CallArguments& arguments);
   Text cased(const Text& text, Case how);
   Text joined(const Text& separator, const std::vector<Value>& items, bool strings_only);

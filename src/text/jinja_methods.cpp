@@ -83,33 +83,41 @@ bool Interpreter::python_attribute(const Value& value, std::string_view name, Va
         }
       }
       return false;
-    case Kind::loop: {
-      const Loop& loop = *value.loop;
-      const auto index = static_cast<int64_t>(loop.index);
-      const auto& items = loop.items->items;
-      const auto size = static_cast<int64_t>(items.size());
-      if (method({"cycle", "changed"})) return true;
-      result = name == "index"       ? Value(index + 1)
-               : name == "index0"    ? Value(index)
-               : name == "revindex"  ? Value(size - index)
-               : name == "revindex0" ? Value(size - index - 1)
-               : name == "length"    ? Value(size)
-               : name == "first"     ? Value(index == 0)
-               : name == "last"      ? Value(index + 1 == size)
-               : name == "depth"     ? Value(int64_t{1})
-               : name == "depth0"    ? Value(int64_t{0})
-                                     : Value();
-      if (name == "previtem")
-        result = index > 0 ? items[loop.index - 1] : heap_.undefined("there is no previous item");
-      if (name == "nextitem") {
-        result = index + 1 < size ? items[loop.index + 1] : heap_.undefined("there is no next item");
-      }
-      return !result.is(Kind::undefined) || result.text != nullptr || name == "previtem" ||
-             name == "nextitem";
-    }
+    case Kind::loop:
+      return method({"cycle", "changed"}) || loop_attribute(*value.loop, name, result);
     default:
       return false;
   }
+}
+
+bool Interpreter::loop_attribute(Loop& loop, std::string_view name, Value& result) {
+  const auto index = static_cast<int64_t>(loop.index);
+  const auto size = [&] { return static_cast<int64_t>(loop.length()); };
+  if (name == "index") {
+    result = Value(index + 1);
+  } else if (name == "index0") {
+    result = Value(index);
+  } else if (name == "first") {
+    result = Value(index == 0);
+  } else if (name == "last") {
+    result = Value(!loop.has(loop.index + 1));
+  } else if (name == "length") {
+    result = Value(size());
+  } else if (name == "revindex") {
+    result = Value(size() - index);
+  } else if (name == "revindex0") {
+    result = Value(size() - index - 1);
+  } else if (name == "previtem") {
+    result = index > 0 ? loop.items[loop.index - 1] : heap_.undefined("there is no previous item");
+  } else if (name == "nextitem") {
+    const bool more = loop.has(loop.index + 1);
+    result = more ? loop.items[loop.index + 1] : heap_.undefined("there is no next item");
+  } else if (name == "depth" || name == "depth0") {
+    result = Value(int64_t{name == "depth"});
+  } else {
+    return false;
+  }
+  return true;
 }
 
 Value Interpreter::call_method(const Value& self, std::string_view name, const CallArguments& arguments) {

@@ -397,7 +397,7 @@ int64_t length(const Value& value) {
     case Kind::dict:
       return static_cast<int64_t>(value.dict->items.size());
     case Kind::loop:
-      return static_cast<int64_t>(value.loop->items->items.size());
+      return static_cast<int64_t>(value.loop->length());
     default:
       return -1;
   }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,11 +98,24 @@ struct Namespace {
 };
 
 struct Loop {
-  const List* items = nullptr;
+  std::vector<Value> items;  ///< taken so far; all of them when `more` is empty
+  /// Takes the next item that passes the test of the loop; false: there is none. The test runs no earlier
+  /// than the template can see.
+  std::function<bool()> more;
   size_t index = 0;
   int depth = 0;
   Value last_changed;
   bool changed_called = false;
+  bool has(size_t i) {
+    while (items.size() <= i && more && more()) {
+    }
+    return i < items.size();
+  }
+  size_t length() {
+    while (more && more()) {
+    }
+    return items.size();
+  }
 };
 
 /// A function of the engine or a method bound to an object.

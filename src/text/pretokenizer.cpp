@@ -1,4 +1,4 @@
-// Split steps on PCRE2 with JIT.
+// Split steps: the patterns of the Qwen family by hand (text/word_scanner.h), all others on PCRE2 with JIT.
 //
 // Class members: PCRE2 and the `tokenizers` package know different Unicode versions. Before matching, each
 // character on which the two disagree is replaced, in a copy of the text, by a character of equal UTF-8
@@ -19,6 +19,7 @@
 #include "base/suggest.h"
 #include "text/regex_syntax.h"
 #include "text/unicode.h"
+#include "text/word_scanner.h"
 
 namespace deltatune {
 namespace {
@@ -209,13 +210,14 @@ bool flag(const json::Value& step, std::string_view key, bool otherwise) {
 }  // namespace
 
 struct PreTokenizer::Step {
-  std::string pattern;  // as in the file
-  Code code;            // null: no splitting
+  std::string pattern;               // as in the file
+  Code code;                         // null: no splitting
+  std::optional<WordScanner> words;  // does what `code` does
   bool keep_matches = true;
   bool keep_gaps = true;
   bool prefix_space = false;
 
-  static Step parse_split(const json::Value& value, const std::string& place);
+  static Step parse_split(const json::Value& value, const std::string& place, bool by_hand);
   static Step parse_byte_level(const json::Value& value, const std::string& place);
   void split(std::string_view text, std::vector<TextPiece>& out) const;
 };
@@ -226,6 +228,13 @@ void PreTokenizer::Step::split(std::string_view text, std::vector<TextPiece>& ou
     if (begin < end && keep) out.push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end), false});
   };
   if (code == nullptr) return emit(0, text.size(), true);
+  if (words.has_value()) {
+    for (size_t begin = 0, end = 0; begin < text.size(); begin = end) {
+      end = words->piece_end(text, begin);
+      emit(begin, end, keep_matches);
+    }
+    return;
+  }
   std::string storage;
   const std::string_view subject = with_agreed_classes(text, storage);
   Matcher matcher(code.get());
@@ -247,7 +256,8 @@ PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 PreTokenizer::~PreTokenizer() = default;
 
 // A step of type Split.
-PreTokenizer::Step PreTokenizer::Step::parse_split(const json::Value& value, const std::string& place) {
+PreTokenizer::Step PreTokenizer::Step::parse_split(const json::Value& value, const std::string& place,
+                                                   bool by_hand) {
   check_keys(value, {"type", "pattern", "behavior", "invert"}, place);
   const std::string& behavior = value.at("behavior").as_string();
   Step step;
@@ -271,6 +281,7 @@ PreTokenizer::Step PreTokenizer::Step::parse_split(const json::Value& value, con
         place, translated.foreign_property);
   }
   step.code = compile(translated.text, place);
+  if (by_hand) step.words = WordScanner::for_pattern(step.pattern);
   return step;
 }
 
@@ -286,14 +297,14 @@ PreTokenizer::Step PreTokenizer::Step::parse_byte_level(const json::Value& value
   return step;
 }
 
-PreTokenizer PreTokenizer::parse(const json::Value& value, std::string_view where) {
+PreTokenizer PreTokenizer::parse(const json::Value& value, std::string_view where, bool by_hand) {
   PreTokenizer out;
   bool byte_level = false;
   const auto add = [&](const json::Value& step, const std::string& place) {
     const std::string& type = step.at("type").as_string();
     if (byte_level) refuse(format("a {} step behind ByteLevel is not supported", type), place);
     if (type == "Split") {
-      out.steps_.push_back(Step::parse_split(step, place));
+      out.steps_.push_back(Step::parse_split(step, place, by_hand));
     } else if (type == "ByteLevel") {
       byte_level = true;
       out.steps_.push_back(Step::parse_byte_level(step, place));

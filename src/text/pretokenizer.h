@@ -27,8 +27,9 @@ struct TextPiece {
 class PreTokenizer {
  public:
   /// From the value of the key "pre_tokenizer". `where` names the file. Throws Error{data}: unsupported type,
-  /// behaviour or pattern construct, a pattern that PCRE2 does not compile, no ByteLevel step.
-  static PreTokenizer parse(const json::Value& value, std::string_view where);
+  /// behaviour or pattern construct, a pattern that PCRE2 does not compile, no ByteLevel step. by_hand:
+  /// patterns that text/word_scanner.h knows are not left to PCRE2.
+  static PreTokenizer parse(const json::Value& value, std::string_view where, bool by_hand = true);
 
   PreTokenizer(PreTokenizer&&) noexcept;
   PreTokenizer& operator=(PreTokenizer&&) noexcept;

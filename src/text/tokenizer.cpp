@@ -7,13 +7,30 @@
 
 namespace deltatune {
 
-// Result and buffers of one encode() call.
+// Result and buffers of one encode() call. A thread keeps its own from call to call.
 struct Tokenizer::Work {
   std::vector<int32_t> ids;
   std::vector<uint8_t> supervised;
   std::vector<TextPiece> pieces;
+  std::vector<AddedTokens::Match> matches;
+  std::vector<AddedTokens::Match> normalized_matches;
   std::string spaced;
   Bpe::Scratch scratch;
+
+  static Work& of_this_thread() {
+    thread_local Work work;
+    work.ids.clear();
+    work.supervised.clear();
+    return work;
+  }
+  // What one huge text needed is not kept for ever.
+  void trim() {
+    constexpr size_t usual = size_t{1} << 18;
+    if (ids.capacity() > usual) ids = {};
+    if (supervised.capacity() > usual) supervised = {};
+    if (pieces.capacity() > usual) pieces = {};
+    scratch.trim();
+  }
 };
 
 namespace {
@@ -37,26 +54,30 @@ std::span<const uint8_t> part(std::span<const uint8_t> flags, size_t begin, size
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool parse_added) const {
   check_text(text);
-  Work work;
+  Work& work = Work::of_this_thread();
   encode_text(text, {}, parse_added, 0, work);
-  return std::move(work.ids);
+  std::vector<int32_t> ids = work.ids;
+  work.trim();
+  return ids;
 }
 
 MarkedTokens Tokenizer::encode(const MarkedText& marked, bool parity) const {
   DELTATUNE_ASSERT(marked.flags.size() == marked.text.size());
   check_text(marked.text);
-  Work work;
+  Work& work = Work::of_this_thread();
   encode_text(marked.text, marked.flags, true, parity ? 0 : mark_template, work);
-  return {std::move(work.ids), std::move(work.supervised)};
+  MarkedTokens tokens{work.ids, work.supervised};
+  work.trim();
+  return tokens;
 }
 
 // Cuts at the added tokens that are looked for in the raw text.
 void Tokenizer::encode_text(std::string_view text, std::span<const uint8_t> flags, bool parse_added,
                             uint8_t required, Work& work) const {
-  std::vector<AddedTokens::Match> matches;
-  if (parse_added) added_raw_.find(text, flags, required, matches);
+  work.matches.clear();
+  if (parse_added) added_raw_.find(text, flags, required, work.matches);
   size_t done = 0;
-  for (const AddedTokens::Match& match : matches) {
+  for (const AddedTokens::Match& match : work.matches) {
     encode_stretch(text.substr(done, match.begin - done), part(flags, done, match.begin), parse_added,
                    required, work);
     work.ids.push_back(match.id);
@@ -80,10 +101,11 @@ void Tokenizer::encode_stretch(std::string_view text, std::span<const uint8_t> f
       flags = moved_flags;
     }
   }
-  std::vector<AddedTokens::Match> matches;
-  if (parse_added && !added_normalized_.empty()) added_normalized_.find(text, flags, required, matches);
+  work.normalized_matches.clear();
+  if (parse_added && !added_normalized_.empty())
+    added_normalized_.find(text, flags, required, work.normalized_matches);
   size_t done = 0;
-  for (const AddedTokens::Match& match : matches) {
+  for (const AddedTokens::Match& match : work.normalized_matches) {
     encode_normal(text.substr(done, match.begin - done), part(flags, done, match.begin), work);
     work.ids.push_back(match.id);
     if (!flags.empty()) work.supervised.push_back((flags[match.begin] & mark_supervised) != 0);
@@ -102,16 +124,25 @@ void Tokenizer::encode_normal(std::string_view text, std::span<const uint8_t> fl
       work.spaced.assign(1, ' ').append(bytes);
       bytes = work.spaced;
     }
-    size_t token_index = work.ids.size();
+    const size_t first_token = work.ids.size();
     bpe_.encode(bytes, work.scratch, work.ids);
     if (flags.empty()) continue;
+    const auto supervised = [&](size_t source) {
+      return static_cast<uint8_t>((flags[std::min(source, text.size() - 1)] & mark_supervised) != 0);
+    };
+    bool uniform = true;
+    for (size_t i = piece.begin + size_t{1}; i < piece.end; ++i)
+      uniform = uniform && ((flags[i] ^ flags[piece.begin]) & mark_supervised) == 0;
+    if (uniform) {
+      work.supervised.resize(work.ids.size(), supervised(piece.begin));
+      continue;
+    }
     // The space that add_prefix_space wrote counts as part of the character behind it.
     const size_t added = piece.space_before ? 1 : 0;
     size_t at = 0;
-    for (; token_index < work.ids.size(); ++token_index) {
-      const size_t source = std::min(piece.begin + (at < added ? 0 : at - added), text.size() - 1);
-      work.supervised.push_back((flags[source] & mark_supervised) != 0);
-      at += tokens_[static_cast<size_t>(work.ids[token_index])].bytes.size();
+    for (size_t i = first_token; i < work.ids.size(); ++i) {
+      work.supervised.push_back(supervised(piece.begin + (at < added ? 0 : at - added)));
+      at += tokens_[static_cast<size_t>(work.ids[i])].bytes.size();
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <span>
 
 #include "base/error.h"
@@ -46,6 +47,18 @@ const std::vector<uint8_t>& properties() {
 
 bool is_ascii(char c) {
   return static_cast<unsigned char>(c) < 0x80;
+}
+
+// First byte at or behind `at` that is not ASCII, or the size.
+size_t skip_ascii(std::string_view text, size_t at) {
+  constexpr uint64_t high_bits = 0x8080808080808080ULL;
+  for (; at + sizeof(uint64_t) <= text.size(); at += sizeof(uint64_t)) {
+    uint64_t eight = 0;
+    std::memcpy(&eight, text.data() + at, sizeof eight);
+    if ((eight & high_bits) != 0) break;
+  }
+  while (at < text.size() && is_ascii(text[at])) ++at;
+  return at;
 }
 
 // Length of the valid sequence at `at`, or minus the length of the maximal invalid subpart (at least 1).
@@ -140,12 +153,7 @@ void compose(std::vector<Piece>& pieces) {
 }  // namespace
 
 size_t find_invalid_utf8(std::string_view text) noexcept {
-  size_t at = 0;
-  while (at < text.size()) {
-    if (is_ascii(text[at])) {
-      ++at;
-      continue;
-    }
+  for (size_t at = skip_ascii(text, 0); at < text.size(); at = skip_ascii(text, at)) {
     const int length = sequence_length(text, at);
     if (length < 0) return at;
     at += static_cast<size_t>(length);
@@ -204,12 +212,8 @@ CharClass char_class(char32_t code_point) noexcept {
 
 bool may_need_nfc(std::string_view text) noexcept {
   const std::vector<uint8_t>& table = properties();
-  for (size_t at = 0; at < text.size();) {
-    if (is_ascii(text[at])) {
-      ++at;
-    } else if (table[next_code_point(text, at)] & attention_bit) {
-      return true;
-    }
+  for (size_t at = skip_ascii(text, 0); at < text.size(); at = skip_ascii(text, at)) {
+    if (table[next_code_point(text, at)] & attention_bit) return true;
   }
   return false;
 }

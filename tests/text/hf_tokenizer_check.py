@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Writes token ids from the PyPI package `tokenizers` for tokenizer_hf_test.cpp to compare with.
 
-Usage: hf_tokenizer_check.py OUTPUT_FOLDER [FOLDER_OF_A_REAL_TOKENIZER] [COUNT]
-Makes one folder per tokenizer with tokenizer.json and cases.jsonl, whose lines are {"text": ..., "ids": [...]}.
+Usage: hf_tokenizer_check.py OUTPUT_FOLDER COUNT BLOCK_COUNT [FOLDER_OF_A_REAL_TOKENIZER [FOLDER_OF_CHATS]]
+Makes one folder per tokenizer with tokenizer.json and cases.jsonl, whose lines are {"text": ..., "ids": [...]}: COUNT
+random texts each; BLOCK_COUNT texts over all Unicode blocks for those with a pattern of Qwen; and for the real
+tokenizer, with its own pattern and with that of Qwen3.5, all files of chats, whole and message by message.
 Exit code 77: the package is not installed.
 """
 import json
@@ -38,6 +40,18 @@ RANGES = [(0x00, 0x7F), (0x80, 0x24F), (0x250, 0x36F), (0x370, 0x5FF), (0x600, 0
           (0x16100, 0x1613F), (0x16D40, 0x16D7F), (0x17000, 0x18DFF), (0x1AFF0, 0x1B2FF), (0x1BC00, 0x1CFFF),
           (0x1D000, 0x1D7FF), (0x1DF00, 0x1E4FF), (0x1E5D0, 0x1E5FF), (0x1E800, 0x1EFFF), (0x1F000, 0x1FBFF),
           (0x20000, 0x33FFF), (0xE0000, 0xE01FF), (0xF0000, 0x10FFFF)]
+# Assigned by Unicode 15.0, 15.1, 16.0 and 17.0 (DerivedAge.txt), which libraries of older versions do not know.
+NEWER = [(0xCF3, 0xCF3), (0xECE, 0xECE), (0x10EFD, 0x10EFF), (0x1123F, 0x11241), (0x11B00, 0x11B09), (0x11F00, 0x11F59),
+         (0x1342F, 0x1342F), (0x13439, 0x13455), (0x1B132, 0x1B132), (0x1B155, 0x1B155), (0x1D2C0, 0x1D2D3), (0x1DF25, 0x1DF2A),
+         (0x1E030, 0x1E08F), (0x1E4D0, 0x1E4F9), (0x1F774, 0x1F77F), (0x1FA75, 0x1FAF8), (0x31350, 0x323AF), (0x2FFC, 0x2FFF),
+         (0x31EF, 0x31EF), (0x2EBF0, 0x2EE5D), (0x897, 0x897), (0x1C89, 0x1C8A), (0xA7CB, 0xA7DC), (0x105C0, 0x105F3),
+         (0x10D40, 0x10D8F), (0x10EC2, 0x10EFC), (0x11380, 0x113E2), (0x11BC0, 0x11BF9), (0x11F5A, 0x11F5A),
+         (0x13460, 0x143FA), (0x16100, 0x16139), (0x16D40, 0x16D79), (0x18CFF, 0x18CFF), (0x1CC00, 0x1CEBF),
+         (0x1E5D0, 0x1E5FF), (0x1F8B2, 0x1F8D8), (0x1FBCB, 0x1FBFA), (0x88F, 0x88F), (0xC5C, 0xC5C), (0xCDC, 0xCDC),
+         (0x1ACF, 0x1AEB), (0x20C1, 0x20C1), (0xA7CE, 0xA7F1), (0xFBC3, 0xFBD2), (0xFD90, 0xFD91), (0xFDC8, 0xFDCE),
+         (0x10940, 0x10959), (0x10ED0, 0x10EFB), (0x11B60, 0x11B67), (0x11DB0, 0x11DE9), (0x16EA0, 0x16ED3), (0x16FF2, 0x16FF6),
+         (0x187F8, 0x187FF), (0x18D09, 0x18DF2), (0x1CCFA, 0x1CCFC), (0x1E6C0, 0x1E6FF), (0x1F6D8, 0x1F6DC),
+         (0x2B73A, 0x2B73F), (0x2CEA2, 0x2CEAD), (0x323B0, 0x33479)]
 MARKS = ["\u0301", "\u0308", "\u0323", "\u0327", "\u0334", "\u0345", "\u094d", "\u3099", "\u0338", "\u20d0", "\u200d",
          "\ufe0f", "\u1161", "\u11a8", "\u09be", "\u09d7", "\U000110ba", "\u1df6", "\U0001e4ec"]
 
@@ -76,6 +90,48 @@ def every_code_point():
         yield "".join("a%s %s1" % (chr(c), chr(c)) for c in block)
         yield "".join("e\u0345%s\u0301" % chr(c) for c in block)
         yield "".join("x'%s 'r%s '%sl" % (chr(c), chr(c), chr(c)) for c in block)
+
+
+def block_text(rng, start):
+    """Characters of the 128 code points from `start`, of newer Unicode versions, and what the classes cut at."""
+    parts = []
+    for _ in range(rng.randint(2, 10)):
+        kind = rng.random()
+        if kind < 0.5:
+            c = start + rng.randrange(128)
+        elif kind < 0.75:
+            c = rng.randint(*rng.choice(NEWER))
+        else:
+            parts.append(rng.choice(["a", "Z", "1", " ", "  ", "\n", "\r\n", "'", "'s", "!", "_", "\t", "\u00e9", "\u4e2d"] + MARKS))
+            continue
+        parts.append("?" if 0xD800 <= c < 0xE000 else chr(c))
+    return "".join(parts)
+
+
+def block_texts(count):
+    """Every block of 128 code points of the planes with characters, as often as `count` allows."""
+    rng = random.Random(7)
+    starts = [c for c in range(0, 0x34000, 128) if not 0xD800 <= c < 0xE000] + \
+        [c for plane in (0xE0000, 0xF0000, 0x100000) for c in (plane, plane + 0x100, plane + 0xFF80)]
+    return [block_text(rng, starts[i % len(starts)]) for i in range(count)]
+
+
+def chat_texts(folder):
+    """Each file as one text, and all strings in it."""
+    def strings(value):
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (list, dict)):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from strings(item)
+    out = []
+    for name in sorted(os.listdir(folder)) if folder else []:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            out.append(file.read())
+        if name.endswith(".jsonl"):
+            for line in out[-1].split("\n"):
+                out += strings(json.loads(line)) if line else []
+    return out
 
 
 def texts(count, seed, whole_tables):
@@ -129,20 +185,23 @@ def real_tokenizers(folder):
 
 
 def main():
-    out = sys.argv[1]
-    folder = sys.argv[2] if len(sys.argv) > 2 else ""
-    count = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
+    out, count, block_count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    folder = sys.argv[4] if len(sys.argv) > 4 else ""
+    chats = chat_texts(sys.argv[5] if len(sys.argv) > 5 else "")
     makers = list(small_tokenizers()) + (list(real_tokenizers(folder)) if folder else [])
     for seed, (name, tokenizer) in enumerate(makers):
         os.makedirs(os.path.join(out, name), exist_ok=True)
         tokenizer.save(os.path.join(out, name, "tokenizer.json"))
+        real = name.startswith("real")
         strings = texts(count, seed, name in ("qwen3_5_small", "real_qwen3_5_pattern"))
+        strings += block_texts(block_count) if real or name == "qwen3_5_small" else []
+        strings += chats if real else []
         with open(os.path.join(out, name, "cases.jsonl"), "w", encoding="ascii") as file:
             for text, encoding in zip(strings, tokenizer.encode_batch(strings, add_special_tokens=False)):
                 # Lossy like Rust's from_utf8_lossy, special tokens kept.
                 decoded = tokenizer.decode(encoding.ids, skip_special_tokens=False)
                 file.write(json.dumps({"text": text, "ids": encoding.ids, "decoded": decoded}) + "\n")
-    print("tokenizers", tokenizers.__version__)
+    print("tokenizers", tokenizers.__version__, "with", len(chats), "texts of chat files")
 
 
 if __name__ == "__main__":

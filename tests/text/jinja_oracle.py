@@ -172,4 +172,5 @@ def main():
         json.dump(results, out, ensure_ascii=False)
 
 
-main()
+if __name__ == "__main__":
+    main()
