@@ -3,14 +3,16 @@
 //
 //   bench_text encode TOKENIZER_DIR TEXTS THREADS
 //     TEXTS: a JSON array of strings. For every line on standard input one pass over all of them, control
-//     tokens parsed; answers {"seconds", "tokens"}. The line "ids" answers the ids instead.
+//     tokens parsed; answers {"seconds", "cpu_seconds", "tokens"}. The line "ids" answers the ids instead.
 //   bench_text chats TOKENIZER_DIR TEMPLATE THREADS PASSES FILE...
 //     Rows of JSON Lines files, read and parsed before the clock starts: each pass renders, tokenises and
-//     masks all of them; answers {"seconds", "conversations", "tokens", "targets"} per pass.
+//     masks all of them; answers {"seconds", "cpu_seconds", "conversations", "tokens", "targets"} per
+//     pass.
 // Threads take the next text or row from one counter, as the dataset's workers do.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
 #include <iostream>
 #include <sstream>
@@ -29,8 +31,21 @@ namespace {
 
 using namespace deltatune;
 
-// Seconds that `threads` threads need for work(0 .. count - 1).
-double timed(size_t threads, size_t count, const std::function<void(size_t)>& work) {
+// Seconds of the wall clock, and of CPU time of all threads: the latter hardly depends on who else uses the
+// machine.
+struct Seconds {
+  double wall = 0;
+  double cpu = 0;
+};
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// What `threads` threads need for work(0 .. count - 1).
+Seconds timed(size_t threads, size_t count, const std::function<void(size_t)>& work) {
   constexpr size_t grain = 8;
   std::atomic<size_t> next{0};
   const auto worker = [&] {
@@ -39,11 +54,13 @@ double timed(size_t threads, size_t count, const std::function<void(size_t)>& wo
     }
   };
   const auto start = std::chrono::steady_clock::now();
+  const double cpu_start = cpu_seconds();
   std::vector<std::thread> more;
   for (size_t i = 1; i < threads; ++i) more.emplace_back(worker);
   worker();
   for (std::thread& thread : more) thread.join();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+          cpu_seconds() - cpu_start};
 }
 
 void say(const json::Value& answer) {
@@ -69,11 +86,11 @@ int encode(int argc, char** argv) {
       std::cout << "]" << std::endl;
       continue;
     }
-    const double seconds =
+    const Seconds seconds =
         timed(threads, texts.size(), [&](size_t i) { ids[i] = tokenizer.encode(texts[i], true); });
     int64_t tokens = 0;
     for (const auto& row : ids) tokens += static_cast<int64_t>(row.size());
-    say(json::Object{{"seconds", seconds}, {"tokens", tokens}});
+    say(json::Object{{"seconds", seconds.wall}, {"cpu_seconds", seconds.cpu}, {"tokens", tokens}});
   }
   return 0;
 }
@@ -95,14 +112,15 @@ int chats(int argc, char** argv) {
   for (int pass = 0; pass < passes; ++pass) {
     std::atomic<int64_t> tokens{0};
     std::atomic<int64_t> targets{0};
-    const double seconds = timed(threads, rows.size(), [&](size_t i) {
+    const Seconds seconds = timed(threads, rows.size(), [&](size_t i) {
       const MarkedTokens made = encoder(rows[i]);
       tokens += static_cast<int64_t>(made.ids.size());
       int64_t sum = 0;
       for (const uint8_t flag : made.supervised) sum += flag;
       targets += sum;
     });
-    say(json::Object{{"seconds", seconds},
+    say(json::Object{{"seconds", seconds.wall},
+                     {"cpu_seconds", seconds.cpu},
                      {"conversations", static_cast<int64_t>(rows.size())},
                      {"tokens", tokens.load()},
                      {"targets", targets.load()}});
