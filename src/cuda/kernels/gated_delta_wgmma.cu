@@ -211,6 +211,8 @@ __device__ inline void load_loop(const ScanCall& call, const Maps& maps, const W
     }
     __syncwarp();  // the barriers below are the whole warp's
     if (at.n == 0) {
+      // As in apply(): the group arrives knowing the header, not only the warp that wrote it.
+      ptx::barrier_sync(Wide::loaders, Wide::group);
       ptx::barrier_sync(Wide::full + now, Wide::threads);
       return;
     }
