@@ -122,6 +122,17 @@ struct Ring {
   }
 };
 
+/// The sum of x over the block, for a thread that calls with odd = false, true, false, ...: one barrier. The
+/// order is that of block_sum.
+__device__ inline float turn_sum(float x, bool odd) {
+  __shared__ float of_warp[2][warp_size];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size;
+  x = lanes_sum(x);
+  if (lane == 0) of_warp[odd][threadIdx.x / warp_size] = x;
+  __syncthreads();
+  return lanes_sum(lane < static_cast<int>(blockDim.x) / warp_size ? of_warp[odd][lane] : 0.0f);
+}
+
 /// Rows [blockIdx.x per_block, ...). partial[blockIdx.x] = their sums for dw, where partial is not null. dx
 /// null: not wanted; it may be the memory of dy or of dsum (no restrict): a thread reads its elements before
 /// it writes them. Shared memory: w [width], then the ring.
@@ -146,11 +157,14 @@ __global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_backward
   weight.read(w, width);
   weight.write(weights, width);
   float dw[R][N] = {};
-  for (int64_t t = begin; t < end; ++t) {
+  bool odd = false;
+  float next_scale = begin < end ? rstd[begin] : 0.0f;
+  for (int64_t t = begin; t < end; ++t, odd = !odd) {
     ptx::cp_async_wait<Ring<T, N, R>::depth - 2>();
     const auto d = ring.get(dy + t * width, t, 0), in = ring.get(x + t * width, t, 1);
     start(t + ring.depth - 1);
-    const float scale = rstd[t];
+    const float scale = next_scale;
+    if (t + 1 < end) next_scale = rstd[t + 1];
     weight.read(weights, width);
     float inner = 0;
 #pragma unroll
@@ -163,7 +177,7 @@ __global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_backward
       }
     }
     if (!dx) continue;
-    const float mean = block_sum(inner) / static_cast<float>(width);
+    const float mean = turn_sum(inner, odd) / static_cast<float>(width);
     RowPart<T, N, R> out, residual;
     if (dsum) residual = ring.get(dsum + t * width, t, 2);
     weight.read(weights, width);
