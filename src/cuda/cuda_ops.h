@@ -23,6 +23,14 @@ void qk_norm_rope_backward(Stream&, Tensor dproj_TN, Tensor dq_norm_K, Tensor dk
                            CTensor dk_TGK, CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K,
                            CTensor q_rstd_TH, CTensor k_rstd_TG, CTensor positions_T, CTensor inv_freq,
                            AttentionShape);
+/// For bf16, heads of 256, a rotary part of a multiple of 16; sm_90.
+void qk_norm_rope_forward_bulk(Stream&, Tensor q_THK, Tensor k_TGK, Tensor q_rstd_TH, Tensor k_rstd_TG,
+                               CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor positions_T,
+                               CTensor inv_freq, AttentionShape, float eps);
+void qk_norm_rope_backward_bulk(Stream&, Tensor dproj_TN, Tensor dq_norm_K, Tensor dk_norm_K, CTensor dq_THK,
+                                CTensor dk_TGK, CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K,
+                                CTensor q_rstd_TH, CTensor k_rstd_TG, CTensor positions_T, CTensor inv_freq,
+                                AttentionShape);
 void attention_forward(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTensor k_TGK, CTensor proj_TN,
                        const Segments&, AttentionShape);
 void attention_backward(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK, CTensor o_THK,
@@ -54,6 +62,15 @@ void gdn_prologue_backward(Stream&, Tensor dproj_TN, Tensor dconv_CW, Tensor dA_
                            CTensor proj_TN, CTensor conv_CW, CTensor A_log_H, CTensor dt_bias_H,
                            CTensor q_THK, CTensor k_THK, CTensor q_rstd_TH, CTensor k_rstd_TH,
                            const Segments&, GdnShape);
+/// For bf16, heads of 128, a convolution of 4, rows of proj of a multiple of 16 bytes; sm_90.
+void gdn_prologue_forward_bulk(Stream&, Tensor q_THK, Tensor k_THK, Tensor v_THV, Tensor g_TH, Tensor beta_TH,
+                               Tensor q_rstd_TH, Tensor k_rstd_TH, CTensor proj_TN, CTensor conv_CW,
+                               CTensor A_log_H, CTensor dt_bias_H, const Segments&, GdnShape);
+void gdn_prologue_backward_bulk(Stream&, Tensor dproj_TN, Tensor dconv_CW, Tensor dA_log_H, Tensor ddt_bias_H,
+                                CTensor dq_THK, CTensor dk_THK, CTensor dv_THV, CTensor dg_TH,
+                                CTensor dbeta_TH, CTensor proj_TN, CTensor conv_CW, CTensor A_log_H,
+                                CTensor dt_bias_H, CTensor q_THK, CTensor k_THK, CTensor q_rstd_TH,
+                                CTensor k_rstd_TH, const Segments&, GdnShape);
 void gated_delta_forward(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
                          CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
 /// For bf16, dk = dv = 128 and 1 to 3 value heads per key head; _wgmma for sm_90 only.

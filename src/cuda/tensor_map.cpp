@@ -25,25 +25,39 @@ Encode find_encode() {
   return reinterpret_cast<Encode>(function);
 }
 
-}  // namespace
-
-CUtensorMap head_tiles(const CTensor& x_THD) {
+CUtensorMap encode_map(const CTensor& x, cuuint32_t dimensions, const cuuint64_t* sizes,
+                       const cuuint64_t* strides, const cuuint32_t* box, CUtensorMapSwizzle swizzle) {
   static const Encode encode = find_encode();
-  const auto size = [&](int i) { return static_cast<cuuint64_t>(x_THD.dim(i)); };
-  const cuuint64_t sizes[] = {size(2), size(1), size(0)};
-  const cuuint64_t strides[] = {2 * size(2), 2 * size(2) * size(1)};  // bytes
-  const cuuint32_t box[] = {64, 1, 64}, steps[] = {1, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
   const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<std::byte*>(x_THD.data), sizes, strides,
-             box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, dimensions, const_cast<std::byte*>(x.data), sizes,
+             strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     throw Error(ErrorKind::internal,
                 "CUDA: tensor map refused with status " + std::to_string(static_cast<int>(status)),
-                "tensor of shape " + to_string(x_THD.shape), "please report it with the command line");
+                "tensor of shape " + to_string(x.shape), "please report it with the command line");
   }
   return map;
+}
+
+}  // namespace
+
+CUtensorMap head_tiles(const CTensor& x_THD) {
+  const auto size = [&](int i) { return static_cast<cuuint64_t>(x_THD.dim(i)); };
+  const cuuint64_t sizes[] = {size(2), size(1), size(0)};
+  const cuuint64_t strides[] = {2 * size(2), 2 * size(2) * size(1)};  // bytes
+  const cuuint32_t box[] = {64, 1, 64};
+  return encode_map(x_THD, 3, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+CUtensorMap row_tiles(const CTensor& x_TN, int columns, int rows) {
+  const auto tokens = static_cast<cuuint64_t>(x_TN.dim(0)),
+             width = static_cast<cuuint64_t>(x_TN.count()) / tokens;
+  const cuuint64_t sizes[] = {width, tokens}, strides[] = {2 * width};  // bytes
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(rows)};
+  return encode_map(x_TN, 2, sizes, strides, box, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 }  // namespace deltatune::cuda

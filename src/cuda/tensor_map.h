@@ -13,4 +13,9 @@ namespace deltatune::cuda {
 /// row. Throws Error{internal} where the driver refuses.
 CUtensorMap head_tiles(const CTensor& x_THD);
 
+/// Of x [T, ...], bf16, rows of 16 bytes or a multiple: boxes of `rows` rows of T and `columns` (at most 256)
+/// elements of the rest, one row behind the other, zeros before and beyond T. Coordinates: column, row.
+/// Throws Error{internal} where the driver refuses.
+CUtensorMap row_tiles(const CTensor& x_TN, int columns, int rows);
+
 }  // namespace deltatune::cuda

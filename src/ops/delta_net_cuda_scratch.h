@@ -13,7 +13,9 @@ namespace deltatune {
 struct GdnCudaTile {
   static constexpr int64_t prologue_run = 64;  ///< tokens that a warp of gdn_prologue_backward walks
   static constexpr int64_t prologue_warps =
-      4;                                      ///< such runs of a block, which makes one row of sums for dconv
+      4;                                    ///< such runs of a block, which makes one row of sums for dconv
+  static constexpr int64_t bulk_run = 61;   ///< the same of gdn_prologue_backward_bulk: with the three tokens
+  static constexpr int64_t bulk_warps = 4;  ///< after it eight groups of eight
   static constexpr int64_t gate_tokens = 64;  ///< the same for dA_log and ddt_bias
   static constexpr int64_t norm_tokens = 16;  ///< the same of gated_rmsnorm_backward
   static constexpr int64_t window = 32;       ///< chunks of gated_delta_backward in flight
@@ -24,6 +26,10 @@ inline int64_t gdn_prologue_cuda_blocks(int64_t tokens) {
   constexpr int64_t block = GdnCudaTile::prologue_run * GdnCudaTile::prologue_warps;
   return (tokens + block - 1) / block;
 }
+inline int64_t gdn_prologue_bulk_blocks(int64_t tokens) {
+  constexpr int64_t block = GdnCudaTile::bulk_run * GdnCudaTile::bulk_warps;
+  return (tokens + block - 1) / block;
+}
 inline int64_t gdn_gates_cuda_blocks(int64_t tokens) {
   return (tokens + GdnCudaTile::gate_tokens - 1) / GdnCudaTile::gate_tokens;
 }
@@ -32,10 +38,18 @@ inline int64_t gdn_state_elements(const GdnShape& shape) {
   return shape.value_heads * shape.key_dim * shape.value_dim;
 }
 
-inline size_t gdn_prologue_backward_cuda_scratch(const GdnShape& shape, int64_t tokens) {
-  const int64_t conv = gdn_prologue_cuda_blocks(tokens) * shape.channels() * shape.conv_width;
+inline size_t gdn_prologue_backward_scratch_of(const GdnShape& shape, int64_t tokens, int64_t blocks) {
+  const int64_t conv = blocks * shape.channels() * shape.conv_width;
   const int64_t gates = gdn_gates_cuda_blocks(tokens) * 2 * shape.value_heads;
   return static_cast<size_t>(conv + gates) * sizeof(float);
+}
+inline size_t gdn_prologue_backward_cuda_scratch(const GdnShape& shape, int64_t tokens) {
+  return gdn_prologue_backward_scratch_of(shape, tokens, gdn_prologue_cuda_blocks(tokens));
+}
+/// Enough for the plain kernel too, which takes rows that are not aligned.
+inline size_t gdn_prologue_backward_bulk_scratch(const GdnShape& shape, int64_t tokens) {
+  const int64_t blocks = gdn_prologue_bulk_blocks(tokens), plain = gdn_prologue_cuda_blocks(tokens);
+  return gdn_prologue_backward_scratch_of(shape, tokens, blocks > plain ? blocks : plain);
 }
 /// Per window: the errors and dd of its tokens, R leaving each chunk, and two states carried from window to
 /// window.

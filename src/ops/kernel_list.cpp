@@ -144,6 +144,25 @@ const char* gdn_backward(const KernelRequest& r) {
 }
 }  // namespace mma
 
+// Scratch and requirements of the byte-bound kernels that have rows copied to shared memory by the engine of
+// sm_90.
+namespace bulk {
+size_t gdn_prologue_backward(const OpShape& s) {
+  return gdn_prologue_backward_bulk_scratch(s.gdn, s.rows);
+}
+const char* gdn_prologue(const KernelRequest& r) {
+  if (r.device.sm != 90) return "is made for sm_90";
+  if (r.gdn.key_dim != 128 || r.gdn.value_dim != 128) return "needs delta-rule heads of 128";
+  if (r.gdn.conv_width != 4) return "needs a short convolution of 4";
+  return r.gdn.columns() % 8 == 0 ? nullptr : "needs rows of the projection of a multiple of 16 bytes";
+}
+const char* attention_heads(const KernelRequest& r) {
+  if (r.device.sm != 90) return "is made for sm_90";
+  if (r.attention.head_dim != 256) return "needs attention heads of 256";
+  return r.attention.rotary_dim % 16 == 0 ? nullptr : "needs a rotary part of a multiple of 16";
+}
+}  // namespace bulk
+
 // Scratch and requirements of cuDNN's attention.
 namespace cudnn {
 size_t attention_forward(const OpShape& s) {
@@ -196,7 +215,7 @@ constexpr KernelEntry list[] = {
     {"add.cpu", Op::add, host, only},
 
     // The cuda table. A fast kernel comes before the plain one of its op. Byte-bound ops have one kernel each,
-    // near the bandwidth of a copy (bench/NOTES.md).
+    // near the bandwidth of a copy (bench/NOTES.md), or one more for sm_90.
     {"embedding_forward.plain", Op::embedding_forward, gpu, only},
     {"embedding_backward.plain", Op::embedding_backward, gpu, only},
     {"rmsnorm_forward.plain", Op::rmsnorm_forward, gpu, only, plain::norm_width},
@@ -205,7 +224,10 @@ constexpr KernelEntry list[] = {
     {"add_rmsnorm_backward.plain", Op::add_rmsnorm_backward, gpu, only, plain::norm_width, plain::rmsnorm_backward},
     {"matmul.cublaslt", Op::matmul, gpu, fast, nullptr, library_cap},
     {"matmul.plain", Op::matmul, gpu, slow},
+    {"qk_norm_rope_forward.bulk", Op::qk_norm_rope_forward, gpu, fast, bulk::attention_heads, nullptr, bf16_only, 90},
     {"qk_norm_rope_forward.plain", Op::qk_norm_rope_forward, gpu, only, plain::attention_heads},
+    {"qk_norm_rope_backward.bulk", Op::qk_norm_rope_backward, gpu, fast, bulk::attention_heads,
+     plain::qk_norm_rope_backward, bf16_only, 90},
     {"qk_norm_rope_backward.plain", Op::qk_norm_rope_backward, gpu, only, plain::attention_heads,
      plain::qk_norm_rope_backward},
     {"attention_forward.cudnn", Op::attention_forward, gpu, fast, cudnn::attention, cudnn::attention_forward,
@@ -223,13 +245,16 @@ constexpr KernelEntry list[] = {
      plain::attention_backward},
     {"sigmoid_gate_forward.plain", Op::sigmoid_gate_forward, gpu, only},
     {"sigmoid_gate_backward.plain", Op::sigmoid_gate_backward, gpu, only},
+    {"gdn_prologue_forward.bulk", Op::gdn_prologue_forward, gpu, fast, bulk::gdn_prologue, nullptr, bf16_only, 90},
     {"gdn_prologue_forward.plain", Op::gdn_prologue_forward, gpu, only, plain::gdn_prologue},
+    {"gdn_prologue_backward.bulk", Op::gdn_prologue_backward, gpu, fast, bulk::gdn_prologue,
+     bulk::gdn_prologue_backward, bf16_only, 90},
     {"gdn_prologue_backward.plain", Op::gdn_prologue_backward, gpu, only, plain::gdn_prologue,
      plain::gdn_prologue_backward},
-    {"gated_delta_forward.mma", Op::gated_delta_forward, gpu, fast, mma::gdn_heads, mma::gated_delta_forward,
-     bf16_only},
     {"gated_delta_forward.wgmma", Op::gated_delta_forward, gpu, fast, mma::wide_gdn_heads,
      mma::gated_delta_forward, bf16_only, 90},
+    {"gated_delta_forward.mma", Op::gated_delta_forward, gpu, fast, mma::gdn_heads, mma::gated_delta_forward,
+     bf16_only},
     {"gated_delta_forward.plain", Op::gated_delta_forward, gpu, slow, plain::gdn_heads},
     {"gated_delta_backward.mma", Op::gated_delta_backward, gpu, fast, mma::gdn_backward,
      mma::gated_delta_backward, bf16_only},

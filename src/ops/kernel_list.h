@@ -55,7 +55,7 @@ struct OpShape {
 enum class KernelSpeed {
   plain,  ///< right and slow: a run that would use it stops unless allow_slow_kernels is set
   fast,   ///< made for the machine
-  only,   ///< the op's one kernel, and good enough that another would gain nothing worth having
+  only,   ///< the op's one kernel, or its last, and good enough that no run counts as slow with it
 };
 
 /// One kernel.

@@ -104,6 +104,15 @@ TEST_P(CudaPrologue, DocumentEdges) {
       c.backward();
     }
   }
+  // Heads that every kernel takes; 61 and 244 are a warp's and a block's tokens of one of them.
+  for (const int32_t edge : {32, 61, 244}) {
+    for (int32_t first = edge - 5; first <= edge + 5; ++first) {
+      SCOPED_TRACE(testing::Message() << "heads of 128, first document " << first);
+      PrologueCase c(GetParam(), {2, 4, 128, 128, 4}, {first, 1, 2, 3, 58});
+      c.forward();
+      c.backward();
+    }
+  }
   PrologueCase many(GetParam(), {1, 2, 16, 16, 4}, std::vector<int32_t>(600, 1));
   many.forward();
   many.backward();

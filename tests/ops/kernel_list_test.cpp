@@ -66,11 +66,13 @@ TEST(KernelList, EveryOpEndsWithAKernelForEverything) {
   }
 }
 
-/// An op with one kernel is `only` or plain; one that is `only` has no other.
-TEST(KernelList, OnlyMeansOnly) {
+/// What is neither fast nor slow is an op's last kernel, and nothing slow stands before it.
+TEST(KernelList, OnlyIsTheLast) {
   for (const KernelEntry& kernel : kernel_list()) {
     if (kernel.speed != KernelSpeed::only) continue;
-    EXPECT_EQ(kernels_of(kernel.target, kernel.op).size(), 1U) << kernel.name;
+    const auto all = kernels_of(kernel.target, kernel.op);
+    EXPECT_EQ(&kernel, all.back()) << kernel.name;
+    for (const KernelEntry* other : all) EXPECT_NE(other->speed, KernelSpeed::plain) << other->name;
   }
 }
 

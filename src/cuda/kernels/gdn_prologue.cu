@@ -1,6 +1,6 @@
 // gdn_prologue, forward: short convolution + SiLU, l2norm of q and k, gates; one launch. A warp per head of
 // channels and run of tokens (gdn_prologue.cuh); the first blocks of the grid make the gates.
-#include "cuda/kernels/gdn_prologue.cuh"
+#include "cuda/kernels/gdn_prologue_gates.cuh"
 
 namespace deltatune::cuda {
 namespace {
@@ -12,14 +12,6 @@ struct Tile {
   static constexpr int warps = threads / warp_size;  ///< neighbouring heads
   static constexpr int run = warp_size;              ///< tokens of a warp
   static constexpr int ahead = 4;                    ///< tokens loaded together
-  static constexpr int gates = 4;                    ///< of a thread
-};
-
-/// Outputs; null: not wanted.
-template <class T>
-struct Outputs {
-  T *q, *k, *v;
-  float *q_rstd, *k_rstd, *g, *beta;
 };
 
 /// Tokens [t0, end) of one head, at most 32, A at a time.
@@ -108,29 +100,14 @@ __device__ inline void channels(const Call<T>& call, const Outputs<T>& out, cons
                lane}();
 }
 
-/// Gates i, i + threads, ... of all (token, value head) pairs.
-template <class T>
-__device__ void gates(const Call<T>& call, const Outputs<T>& out, int64_t first) {
-  const int64_t count = static_cast<int64_t>(call.tokens) * call.value_heads;
-#pragma unroll
-  for (int m = 0; m < Tile::gates; ++m) {
-    const int64_t i = first + m * Tile::threads;
-    if (i >= count) return;
-    const int64_t t = i / call.value_heads;
-    const int h = static_cast<int>(i - t * call.value_heads);
-    const T* const row = call.proj + t * call.columns;
-    if (out.beta) out.beta[i] = sigmoid(load(row[call.b_column() + h]));
-    if (out.g) out.g[i] = -expf(call.A_log[h]) * softplus(load(row[call.a_column() + h]) + call.dt_bias[h]);
-  }
-}
-
 /// Grid: `gate_blocks` blocks of gates, then runs of tokens times groups of heads, the groups fastest.
 template <class T, int N, int R>
 __global__ void __launch_bounds__(Tile::threads, N* R <= 4 ? 3 : 1)
     forward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Outputs<T> out,
                    int gate_blocks, int head_groups) {
   if (static_cast<int>(blockIdx.x) < gate_blocks) {
-    gates(call, out, static_cast<int64_t>(blockIdx.x) * Tile::gates * Tile::threads + threadIdx.x);
+    forward_gates<Tile::threads>(
+        call, out, static_cast<int64_t>(blockIdx.x) * GateTile::each * Tile::threads + threadIdx.x);
     return;
   }
   const int block = static_cast<int>(blockIdx.x) - gate_blocks;
@@ -156,7 +133,8 @@ void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_T
                          wanted<float>(q_rstd_TH), wanted<float>(k_rstd_TH), wanted<float>(g_TH),
                          wanted<float>(beta_TH)};
     const unsigned gate_blocks =
-        out.g || out.beta ? blocks_for(proj_TN.dim(0) * shape.value_heads, Tile::gates * Tile::threads) : 0;
+        out.g || out.beta ? blocks_for(proj_TN.dim(0) * shape.value_heads, GateTile::each * Tile::threads)
+                          : 0;
     const unsigned head_groups = blocks_for(call.heads(), Tile::warps);
     const unsigned blocks = gate_blocks + head_groups * blocks_for(call.tokens, Tile::run);
     const bool aligned = aligned16(q_THK.data, k_THK.data, v_THV.data, proj_TN.data, conv_CW.data);

@@ -5,7 +5,7 @@
 // to three tokens before it; those three wait in registers, so dx leaves three tokens late, and a run goes on
 // three tokens into the next one. Taps' gradients stay in registers over the run, then go over the warps of a
 // block in order.
-#include "cuda/kernels/gdn_prologue.cuh"
+#include "cuda/kernels/gdn_prologue_gates.cuh"
 
 namespace deltatune::cuda {
 namespace {
@@ -20,13 +20,6 @@ struct Tile {
   static constexpr int ahead = 2;  ///< tokens loaded together: more would not fit the registers
 };
 static_assert(Tile::run % warp_size == 0 && warp_size % Tile::ahead == 0);
-
-/// What backward reads besides; rstd of q and k are outputs of forward.
-template <class T>
-struct Gradients {
-  const T *dq, *dk, *dv, *q, *k;
-  const float *q_rstd, *k_rstd, *dg, *dbeta;
-};
 
 /// One run of one head: dx into dproj, and the sums for dconv.
 template <class T, int N, int R>
@@ -189,46 +182,6 @@ __device__ inline void channels(float (&dconv)[max_taps][R][N], const Call<T>& c
                lane}(dconv);
 }
 
-/// Gates of 64 tokens and 32 value heads: a lane per head, a warp per token and turn; sums [2, Hv] of the
-/// block of tokens for dA_log and ddt_bias.
-template <class T>
-__device__ void gates(const Call<T>& call, const Gradients<T>& x, T* __restrict__ dproj,
-                      float* __restrict__ partial, int block, int groups) {
-  __shared__ float sums[2][Tile::warps][warp_size];
-  const int lane = static_cast<int>(threadIdx.x) % warp_size,
-            warp = static_cast<int>(threadIdx.x) / warp_size;
-  const int h = block % groups * warp_size + lane;
-  const int64_t Hv = call.value_heads;
-  const int tokens = block / groups;
-  constexpr int size = GdnCudaTile::gate_tokens;
-  const int t0 = tokens * size, end = min(t0 + size, call.tokens);
-  float A_log_sum = 0, bias_sum = 0;
-  if (h < Hv) {
-    const float rate = -expf(call.A_log[h]), bias = call.dt_bias[h];
-#pragma unroll 4
-    for (int64_t t = t0 + warp; t < end; t += Tile::warps) {
-      const T* const row = call.proj + t * call.columns;
-      const float a = load(row[call.a_column() + h]) + bias;
-      const float beta = sigmoid(load(row[call.b_column() + h]));
-      const float dg = x.dg[t * Hv + h];
-      // Not to be contracted with the sum: its bits would depend on whether dproj is wanted.
-      const float da = __fmul_rn(dg * rate, softplus_derivative(a));
-      A_log_sum += dg * (rate * softplus(a));
-      bias_sum += da;
-      if (!dproj) continue;
-      dproj[t * call.columns + call.a_column() + h] = store<T>(da);
-      dproj[t * call.columns + call.b_column() + h] = store<T>(x.dbeta[t * Hv + h] * beta * (1.0f - beta));
-    }
-  }
-  sums[0][warp][lane] = A_log_sum;
-  sums[1][warp][lane] = bias_sum;
-  __syncthreads();
-  if (warp >= 2 || h >= Hv) return;
-  float sum = 0;
-  for (int i = 0; i < Tile::warps; ++i) sum += sums[warp][i][lane];
-  partial[(tokens * 2 + warp) * Hv + h] = sum;
-}
-
 /// Grid: `gate_blocks` blocks of gates (token blocks times `gate_groups` of heads), then blocks of tokens
 /// times heads, the heads fastest. partial_conv: [blocks of tokens, channels, W]; partial_gates: [blocks of
 /// tokens, 2, Hv].
@@ -238,7 +191,7 @@ __global__ void __launch_bounds__(Tile::threads, N* R <= 4 ? 4 : 1)
                     T* __restrict__ dproj, float* __restrict__ partial_conv,
                     float* __restrict__ partial_gates, int gate_blocks, int gate_groups) {
   if (static_cast<int>(blockIdx.x) < gate_blocks) {
-    gates(call, x, dproj, partial_gates, static_cast<int>(blockIdx.x), gate_groups);
+    backward_gates<Tile::warps>(call, x, dproj, partial_gates, static_cast<int>(blockIdx.x), gate_groups);
     return;
   }
   float* const sums = dynamic_shared<float>();  // [warps, dim, W]

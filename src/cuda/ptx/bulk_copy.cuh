@@ -44,6 +44,17 @@ __device__ inline void copy_box(uint32_t to, const void* tensor_map, int x, int 
 #endif
 }
 
+/// Copies the box at (x, y) of a tensor of two dimensions, else the same.
+__device__ inline void copy_box(uint32_t to, const void* tensor_map, int x, int y, uint32_t barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+      "[%4];" ::"r"(to),
+      "l"(tensor_map), "r"(x), "r"(y), "r"(barrier)
+      : "memory");
+#endif
+}
+
 /// Copies `bytes` (a multiple of 16) of neighbouring memory; both ends 16-byte aligned.
 __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -59,6 +70,11 @@ __device__ inline void fence_bulk_copies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
+}
+
+/// The compiler reads memory anew behind this instead of keeping what it has read in registers.
+__device__ inline void read_anew() {
+  asm volatile("" ::: "memory");
 }
 
 }  // namespace deltatune::cuda::ptx
