@@ -114,6 +114,11 @@ void data_rows(Table& t) {
   t.add("train_on", &Config::train_on, with_data,
         "tokens that count in the loss: every assistant turn, the last one, or everything")
       .one_of({"assistant", "last", "all"});
+  t.add(
+       "think_prefix", &Config::think_prefix, with_data,
+       "think block at the start of a turn: train what the generation prompt does not give, all of it, or no "
+       "empty one")
+      .one_of({"generated", "all", "skip_empty"});
   t.add("overflow", &Config::overflow, with_data,
         "conversations longer than max_length: cut their end, leave them out, or cut them in pieces")
       .one_of({"truncate", "drop", "split"})

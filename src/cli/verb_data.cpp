@@ -176,6 +176,23 @@ void print_json(const json::Value& value) {
   std::printf("%s\n", json::dump(value).c_str());
 }
 
+// Byte offsets of the assistant turns, for programs that make masks of their own.
+json::Value turns_json(const RenderedChat& chat) {
+  json::Array turns;
+  for (const RenderedChat::Turn& turn : chat.turns) {
+    json::Value value(json::Object{});
+    value.set("message", int64_t{turn.message});
+    const auto set = [&](const char* key, size_t offset) { value.set(key, static_cast<int64_t>(offset)); };
+    set("header_end", turn.header_end);
+    set("gen_prompt_end", turn.gen_prompt_end);
+    set("answer_start", turn.answer_start);
+    set("im_end_end", turn.im_end_end);
+    set("turn_end", turn.turn_end);
+    turns.push_back(std::move(value));
+  }
+  return json::Value(std::move(turns));
+}
+
 }  // namespace
 
 int verb_data_show(const Invocation& call) {
@@ -234,6 +251,7 @@ int verb_data_render(const Invocation& call) {
     json::Value value = row_json(row);
     value.set("text", chat.marked.text);
     value.set("trained_bytes", std::move(spans));
+    if (!chat.turns.empty()) value.set("assistant_spans", turns_json(chat));
     print_json(value);
   }
   return 0;

@@ -9,12 +9,14 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/suggest.h"
+#include "text/written_text.h"
 
 namespace deltatune {
 namespace {
 
 using jinja::Rendered;
 using Span = RenderedChat::Span;
+using Turn = RenderedChat::Turn;
 
 /// A tool call's arguments as a mapping: text is parsed, anything else stays.
 void parse_arguments(json::Value& call, const std::string& where) {
@@ -88,19 +90,6 @@ std::vector<int> assistant_messages(const json::Value& messages) {
   return list;
 }
 
-bool template_wrote(const jinja::Text& text, size_t begin, size_t size) {
-  const std::string_view flags = std::string_view(text.flags).substr(begin, size);
-  return flags.size() == size && flags.find(jinja::from_content) == std::string_view::npos;
-}
-
-/// First occurrence of `what` at or behind `from` that the template wrote, or npos.
-size_t find_written(const jinja::Text& text, std::string_view what, size_t from) {
-  for (size_t at = text.bytes.find(what, from); at != std::string::npos; at = text.bytes.find(what, at + 1)) {
-    if (template_wrote(text, at, what.size())) return at;
-  }
-  return std::string::npos;
-}
-
 /// Longest common prefix, cut back to a whole character.
 std::string common_prefix(std::string_view a, std::string_view b) {
   size_t n = 0;
@@ -109,10 +98,13 @@ std::string common_prefix(std::string_view a, std::string_view b) {
   return std::string(a.substr(0, n));
 }
 
-/// The leading part of text[begin, end) that the template wrote.
-std::string_view written_prefix(const jinja::Text& text, size_t begin, size_t end) {
-  const size_t content = std::min(text.flags.find(jinja::from_content, begin), end);
-  return std::string_view(text.bytes).substr(begin, content - begin);
+/// `value` is one of `choices`, or a usage error that names the option.
+void check_choice(const char* name, const std::string& value, const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  const std::string near = nearest(value, choices);
+  throw Error(ErrorKind::usage, format("unknown {} '{}'", name, value), name,
+              near.empty() ? format("use {}, {} or {}", choices[0], choices[1], choices[2])
+                           : format("did you mean '{}'?", near));
 }
 
 json::Value token_variable(const json::Value& entry) {
@@ -148,7 +140,8 @@ struct ChatTemplate::Shape {
 
 struct ChatTemplate::Cache {
   std::mutex mutex;
-  std::map<std::string, Shape> shapes;  ///< by variables
+  std::map<std::string, Shape> shapes;           ///< by variables
+  std::map<std::string, std::string> end_marks;  ///< by variables, for generation blocks
 };
 
 ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
@@ -158,7 +151,7 @@ ChatTemplate::~ChatTemplate() = default;
 ChatTemplate::ChatTemplate(jinja::Template parsed, std::string source, std::vector<jinja::Variable> tokens)
     : template_(std::move(parsed)), tokens_(std::move(tokens)), cache_(std::make_unique<Cache>()) {
   Hasher hasher;
-  hasher.update(std::string_view("chat template, spans 1")).update(std::string_view(source));
+  hasher.update(std::string_view("chat template, spans 2")).update(std::string_view(source));
   for (const jinja::Variable& token : tokens_) {
     hasher.update(std::string_view(token.name)).update(std::string_view(json::dump(token.value)));
   }
@@ -244,20 +237,23 @@ ChatTemplate::Shape ChatTemplate::learn_shape(const RenderOptions& given) const 
       u2 < a1 || a2 < u2) {
     throw refuse("the turns do not appear once each and in order");
   }
-  const std::string_view prompt = written_prefix(prompted, asked.size(), prompted.size());
+  const std::string_view prompt = jinja::written_prefix(prompted, asked.size(), prompted.size());
   if (prompt.size() != prompted.size() - asked.size())
     throw refuse("the generation prompt is not template text");
   Shape shape;
-  shape.header = common_prefix(prompt, written_prefix(talk, asked.size(), a1));
+  // A template may open a think block in every turn: that is no part of the header.
+  const std::string_view before_think = prompt.substr(0, prompt.find("<think>"));
+  shape.header = common_prefix(before_think, jinja::written_prefix(talk, asked.size(), a1));
   shape.rest = prompt.substr(shape.header.size());
-  shape.end = common_prefix(written_prefix(talk, a1 + 4, u2), written_prefix(talk, a2 + 4, talk.size()));
+  shape.end = common_prefix(jinja::written_prefix(talk, a1 + 4, u2),
+                            jinja::written_prefix(talk, a2 + 4, talk.size()));
   shape.end = jinja::strip(jinja::Text(shape.end, jinja::from_template), nullptr, false, true).bytes;
   const auto blank = [](const std::string& text) {
     return jinja::strip(jinja::Text(text, jinja::from_template), nullptr, true, true).empty();
   };
   if (blank(shape.header)) throw refuse("they do not start like the generation prompt");
   if (blank(shape.end)) throw refuse("they have no end mark");
-  if (find_written(asked, shape.header, 0) != std::string::npos)
+  if (jinja::find_written(asked, shape.header, 0) != std::string::npos)
     throw refuse("user turns have the same header");
   return shape;
 }
@@ -274,7 +270,42 @@ void ChatTemplate::check(const RenderOptions& options) const {
   if (!template_.has_generation()) shape(options);
 }
 
-std::vector<Span> ChatTemplate::find_turns(const Rendered& rendered, const json::Value& messages,
+/// Of templates with generation blocks: the learnt end mark, else eos_token, else nothing.
+const std::string& ChatTemplate::end_mark(const RenderOptions& options) const {
+  const std::string key = json::dump(options.variables);
+  const std::lock_guard lock(cache_->mutex);
+  const auto found = cache_->end_marks.find(key);
+  if (found != cache_->end_marks.end()) return found->second;
+  std::string mark;
+  for (const jinja::Variable& token : tokens_) {
+    if (token.name == "eos_token") mark = token.value.as_string();
+  }
+  const json::Value* given = options.variables.find("eos_token");
+  if (given != nullptr && given->is_string()) mark = given->as_string();
+  try {
+    mark = learn_shape(options).end;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::data) throw;
+  }
+  return cache_->end_marks.emplace(key, std::move(mark)).first->second;
+}
+
+std::vector<Span> ChatTemplate::block_spans(const Rendered& rendered, const RenderOptions& options) const {
+  const std::string& mark = end_mark(options);
+  std::vector<Span> spans;
+  for (const jinja::GenerationSpan& block : rendered.spans) {
+    Span span{block.begin, block.end, block.message};
+    if (!mark.empty()) span.end = jinja::skip_written(rendered.text, mark, span.end);
+    if (options.think_prefix == "skip_empty") {
+      const jinja::ThinkBlock think = jinja::think_block(rendered.text, span.begin, span.end);
+      if (think.opening_end == think.end) span.begin = think.end;
+    }
+    if (span.begin < span.end) spans.push_back(span);
+  }
+  return spans;
+}
+
+std::vector<Turn> ChatTemplate::find_turns(const Rendered& rendered, const json::Value& messages,
                                            const RenderOptions& options) const {
   const Shape& shape = this->shape(options);
   const jinja::Text& text = rendered.text;
@@ -286,54 +317,56 @@ std::vector<Span> ChatTemplate::find_turns(const Rendered& rendered, const json:
         template_.where(),
         "put {% generation %} ... {% endgeneration %} around what the assistant writes in the template");
   };
-  std::vector<Span> spans;
+  std::vector<Turn> turns;
   auto mark = rendered.message_marks.begin();
   int message = -1;
-  for (size_t at = find_written(text, shape.header, 0); at != std::string::npos;) {
-    Span span;
-    span.begin = at + shape.header.size();
-    const std::string_view behind = std::string_view(text.bytes).substr(span.begin);
-    const bool prompted =
-        behind.starts_with(shape.rest) && template_wrote(text, span.begin, shape.rest.size());
-    if (prompted) span.begin += shape.rest.size();
-    const size_t end = find_written(text, shape.end, span.begin);
+  for (size_t at = jinja::find_written(text, shape.header, 0); at != std::string::npos;) {
+    Turn turn;
+    turn.header_end = at + shape.header.size();
+    turn.prompt_end = jinja::skip_written(text, shape.rest, turn.header_end);
+    const size_t end = jinja::find_written(text, shape.end, turn.prompt_end);
     if (end == std::string::npos) {
+      const std::string_view behind = std::string_view(text.bytes).substr(turn.header_end);
       if (options.add_generation_prompt && behind == shape.rest) break;
       throw refuse("the last turn has no end mark");
     }
-    span.end = end + shape.end.size();
+    const jinja::ThinkBlock think = jinja::think_block(text, turn.header_end, end);
+    turn.gen_prompt_end = think.opening_end;
+    turn.answer_start = think.end;
+    turn.im_end_end = end + shape.end.size();
+    turn.turn_end = jinja::skip_written_space(text, turn.im_end_end);
     for (; mark != rendered.message_marks.end() && mark->first <= at; ++mark) message = mark->second;
-    if (spans.size() >= assistants.size()) throw refuse("there are more turns than assistant messages");
-    span.message = assistants[spans.size()];
-    if (message >= 0 && message != span.message) throw refuse("a turn was written by another message");
-    spans.push_back(span);
-    at = find_written(text, shape.header, span.end);
+    if (turns.size() >= assistants.size()) throw refuse("there are more turns than assistant messages");
+    turn.message = assistants[turns.size()];
+    if (message >= 0 && message != turn.message) throw refuse("a turn was written by another message");
+    turns.push_back(turn);
+    at = jinja::find_written(text, shape.header, turn.im_end_end);
   }
-  if (spans.size() != assistants.size()) {
-    throw refuse(format("{} turns for {} assistant messages", spans.size(), assistants.size()));
+  if (turns.size() != assistants.size()) {
+    throw refuse(format("{} turns for {} assistant messages", turns.size(), assistants.size()));
   }
-  return spans;
+  return turns;
 }
 
 RenderedChat ChatTemplate::render(const json::Value& messages, const json::Value* tools,
                                   const RenderOptions& options) const {
-  static const std::vector<std::string> choices = {"assistant", "last", "all"};
-  if (std::find(choices.begin(), choices.end(), options.train_on) == choices.end()) {
-    const std::string near = nearest(options.train_on, choices);
-    throw Error(ErrorKind::usage, format("unknown train_on '{}'", options.train_on), "train_on",
-                near.empty() ? "use assistant, last or all" : format("did you mean '{}'?", near));
-  }
+  check_choice("train_on", options.train_on, {"assistant", "last", "all"});
+  check_choice("think_prefix", options.think_prefix, {"generated", "all", "skip_empty"});
   const json::Value prepared = prepare(messages);
   Rendered rendered = run(prepared, tools, options);
   RenderedChat result;
+  if (!template_.has_generation() && options.train_on != "all")
+    result.turns = find_turns(rendered, prepared, options);
   if (options.train_on == "all") {
     if (!rendered.text.empty()) result.spans.push_back({0, rendered.text.size(), -1});
   } else if (template_.has_generation()) {
-    for (const jinja::GenerationSpan& s : rendered.spans) {
-      if (s.begin < s.end) result.spans.push_back({s.begin, s.end, s.message});
-    }
-  } else {
-    result.spans = find_turns(rendered, prepared, options);
+    result.spans = block_spans(rendered, options);
+  }
+  for (const Turn& turn : result.turns) {
+    size_t begin = options.think_prefix == "all" ? turn.header_end : turn.prompt_end;
+    const bool empty_block = turn.gen_prompt_end == turn.answer_start;
+    if (options.think_prefix == "skip_empty" && empty_block) begin = std::max(begin, turn.answer_start);
+    result.spans.push_back({begin, turn.im_end_end, turn.message});
   }
   if (options.train_on != "all" && options.first_trained_message > 0) {
     std::erase_if(result.spans, [&](const Span& span) {
@@ -353,8 +386,7 @@ RenderedChat ChatTemplate::render(const json::Value& messages, const json::Value
                        result.spans.end() - 1);
   }
   result.marked.text = std::move(rendered.text.bytes);
-  result.marked.flags.reserve(result.marked.text.size());
-  for (const char flag : rendered.text.flags) result.marked.flags.push_back(static_cast<uint8_t>(flag));
+  result.marked.flags.assign(rendered.text.flags.begin(), rendered.text.flags.end());
   for (const Span& span : result.spans) {
     for (size_t i = span.begin; i < span.end; ++i) result.marked.flags[i] |= mark_supervised;
   }

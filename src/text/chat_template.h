@@ -6,9 +6,9 @@
 // turn are learnt from renders of made-up conversations, and searched in text that the template itself wrote:
 // what a message contains never counts. A template for which neither works is refused.
 //
-// A span starts at the first character that the model has to produce after the generation prompt: behind the
-// header, and behind the rest of the generation prompt ("<think>\n") where the turn literally starts with it.
-// It ends with the end mark ("<|im_end|>"), without the white space after it.
+// A span ends with the end mark ("<|im_end|>"), without the white space after it; a generation block that
+// stops right before the end mark is extended by it. Where a span starts is the choice of
+// RenderOptions::think_prefix.
 #pragma once
 
 #include <memory>
@@ -30,6 +30,12 @@ struct RenderOptions {
   json::Value variables;
   /// "assistant": every assistant turn; "last": the last one only; "all": every byte, headers included.
   std::string train_on = "assistant";
+  /// Where the span of a turn starts. "generated": at the first character that the model has to produce after
+  /// the generation prompt, so behind the header, and behind the rest of the prompt ("<think>\n", or the
+  /// empty block with thinking off) where the turn literally starts with it; "all": behind the header;
+  /// "skip_empty": as "generated", but behind the whole of a think block without thoughts. Of generation
+  /// blocks only "skip_empty" takes something away.
+  std::string think_prefix = "generated";
   /// Spans of messages before this one are left out, except with "all".
   int first_trained_message = 0;
 };
@@ -45,6 +51,18 @@ struct RenderedChat {
     int message = -1;
   };
   std::vector<Span> spans;
+  /// All assistant turns that spans were cut from, in byte offsets into marked.text. None with train_on "all"
+  /// and for templates with generation blocks.
+  struct Turn {
+    int message = -1;
+    size_t header_end = 0;      ///< behind "<|im_start|>assistant\n"
+    size_t prompt_end = 0;      ///< behind what the generation prompt would give; header_end or later
+    size_t gen_prompt_end = 0;  ///< behind "<think>\n", or the whole block when it is empty
+    size_t answer_start = 0;    ///< behind the think block
+    size_t im_end_end = 0;      ///< behind the end mark
+    size_t turn_end = 0;        ///< behind the white space after it
+  };
+  std::vector<Turn> turns;
 };
 
 class ChatTemplate {
@@ -64,8 +82,8 @@ class ChatTemplate {
   /// rendering, members that are null are dropped, `thinking` and `reasoning` become `reasoning_content`, and
   /// tool-call arguments that are JSON text are parsed. Throws Error{data}: the template's raise_exception
   /// with its text, malformed messages, assistant turns that cannot be found, first_trained_message with a
-  /// template that does not loop over messages; Error{usage}: unknown train_on, reserved variable. Several
-  /// threads may render at once.
+  /// template that does not loop over messages; Error{usage}: unknown train_on or think_prefix, reserved
+  /// variable. Several threads may render at once.
   RenderedChat render(const json::Value& messages, const json::Value* tools,
                       const RenderOptions& options) const;
 
@@ -84,8 +102,11 @@ class ChatTemplate {
                       const RenderOptions& options) const;
   Shape learn_shape(const RenderOptions& options) const;
   const Shape& shape(const RenderOptions& options) const;
-  std::vector<RenderedChat::Span> find_turns(const jinja::Rendered& rendered, const json::Value& messages,
+  std::vector<RenderedChat::Turn> find_turns(const jinja::Rendered& rendered, const json::Value& messages,
                                              const RenderOptions& options) const;
+  std::vector<RenderedChat::Span> block_spans(const jinja::Rendered& rendered,
+                                              const RenderOptions& options) const;
+  const std::string& end_mark(const RenderOptions& options) const;
 
   jinja::Template template_;
   std::vector<jinja::Variable> tokens_;

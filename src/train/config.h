@@ -27,6 +27,7 @@ struct Config {
   std::string dataset_schema = "auto";        ///< auto | messages | sharegpt | alpaca | prompt_completion
   std::string messages_field;                 ///< empty: messages, then conversations
   std::string train_on = "assistant";         ///< assistant | last | all
+  std::string think_prefix = "generated";     ///< generated | all | skip_empty
   std::string overflow = "truncate";          ///< truncate | drop | split
   std::string on_bad_row = "error";           ///< error | skip
   bool parse_special_in_content = false;  ///< control-token strings typed in a message become control tokens

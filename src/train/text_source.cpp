@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/hash.h"
 #include "io/model_path.h"
 #include "model/config.h"
 
@@ -56,6 +57,15 @@ EncodeConversation TextSource::encoder() const {
   return make_encoder(*tokenizer, *chat_template, options, control_tokens_in_content);
 }
 
+std::string TextSource::fingerprint() const {
+  if (tokenizer == nullptr) return {};
+  Hasher hasher;
+  hasher.update(tokenizer->fingerprint()).update(chat_template->fingerprint());
+  hasher.update(json::dump(options.variables)).update(options.train_on).update(options.think_prefix);
+  hasher.update(control_tokens_in_content ? "control tokens in content" : "content is text");
+  return hasher.hex();
+}
+
 int32_t TextSource::pad_id() const {
   if (tokenizer == nullptr) return 0;
   return tokenizer->pad_id().value_or(tokenizer->eos_id().value_or(0));
@@ -71,6 +81,7 @@ ChatTemplate open_template(const Config& config) {
 RenderOptions render_options(const Config& config) {
   RenderOptions options;
   options.train_on = config.train_on;
+  options.think_prefix = config.think_prefix;
   options.variables = json::Value(json::Object{});
   if (config.chat_template != "from_model") add_token_variables(tokenizer_folder(config), options.variables);
   for (const auto& [name, text] : config.chat_template_kwargs)

@@ -20,6 +20,10 @@ struct TextSource {
 
   /// For load_dataset(); empty without a tokenizer. This object must outlive it.
   EncodeConversation encoder() const;
+  /// Hash of all that decides what encoder() makes of a conversation: the bytes of the tokenizer's files and
+  /// of the template, its variables, what is trained. "" without a tokenizer. Templates that ask for the time
+  /// render differently all the same.
+  std::string fingerprint() const;
   /// The tokenizer's padding token, else its end of sequence, else 0.
   int32_t pad_id() const;
 };
@@ -28,7 +32,8 @@ struct TextSource {
 ChatTemplate open_template(const Config& config);
 
 /// Template variables of chat_template_kwargs, then `set` (name=value, the value JSON where it parses), the
-/// *_token entries of tokenizer_config.json for a template from a file, and train_on. Throws Error{usage}.
+/// *_token entries of tokenizer_config.json for a template from a file, train_on and
+/// think_prefix. Throws Error{usage}.
 RenderOptions render_options(const Config& config);
 
 /// Throws Error{data} for unreadable files and for a template whose assistant turns cannot be found.

@@ -374,11 +374,22 @@ TEST(ChatTemplate, GoldenRendersAndSpans) {
       const bool on = thinking ? thinking->as_bool() : which != "qwen3_5_nothink";
       const json::Array& spans = expect.at("assistant_spans").as_array();
       ASSERT_EQ(out.spans.size(), spans.size()) << name << " " << which;
+      ASSERT_EQ(out.turns.size(), spans.size()) << name << " " << which;
       for (size_t i = 0; i < spans.size(); ++i, ++turns) {
+        const auto offset = [&](const char* key) {
+          return static_cast<size_t>(spans[i].at(key).as_integer());
+        };
         EXPECT_EQ(out.spans[i].message, spans[i].at("message").as_integer());
         EXPECT_EQ(out.spans[i].begin,
                   golden_begin(out.marked.text, spans[i], on ? "<think>\n" : "<think>\n\n</think>\n\n"));
-        EXPECT_EQ(out.spans[i].end, static_cast<size_t>(spans[i].at("im_end_end").as_integer()));
+        EXPECT_EQ(out.spans[i].end, offset("im_end_end"));
+        const RenderedChat::Turn& turn = out.turns[i];
+        EXPECT_EQ(turn.message, spans[i].at("message").as_integer());
+        EXPECT_EQ(turn.header_end, offset("header_end")) << name << " " << which;
+        EXPECT_EQ(turn.gen_prompt_end, offset("gen_prompt_end")) << name << " " << which;
+        EXPECT_EQ(turn.answer_start, offset("answer_start")) << name << " " << which;
+        EXPECT_EQ(turn.im_end_end, offset("im_end_end")) << name << " " << which;
+        EXPECT_EQ(turn.turn_end, offset("turn_end")) << name << " " << which;
       }
     }
   }
