@@ -42,8 +42,29 @@ if(CUDNN_FRONTEND_INCLUDE_DIR AND CUDNN_INCLUDE_DIR)
 endif()
 message(STATUS "attention by cuDNN: ${cudnn_sources}")
 
+# CUPTI's headers: beside the toolkit's, in its extras, or in a wheel (PyPI nvidia-cuda-cupti). Without them, or with
+# those of a toolkit before 13.0, the plug-in does not record device activity. The library is opened at run time.
+list(TRANSFORM venv_packages APPEND /nvidia/cu13/include OUTPUT_VARIABLE cupti_hints)
+find_path(CUPTI_INCLUDE_DIR cupti_activity.h HINTS ${CUDAToolkit_INCLUDE_DIRS}
+  ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI/include ${CUDAToolkit_TARGET_DIR}/extras/CUPTI/include ${cupti_hints}
+  ${site_packages}/nvidia/cu13/include)
+set(cupti_sources src/cuda/cupti/absent.cpp)
+if(CUPTI_INCLUDE_DIR)
+  foreach(header cupti_activity.h cupti_activity_deprecated.h)
+    if(EXISTS ${CUPTI_INCLUDE_DIR}/${header})
+      file(STRINGS ${CUPTI_INCLUDE_DIR}/${header} found REGEX "^} CUpti_ActivityKernel10;")
+      if(found)
+        set(cupti_sources src/cuda/cupti/activity.cpp src/cuda/cupti/library.cpp)
+      endif()
+    endif()
+  endforeach()
+  set_source_files_properties(src/cuda/cupti/activity.cpp src/cuda/cupti/library.cpp PROPERTIES
+    COMPILE_OPTIONS "-isystem${CUPTI_INCLUDE_DIR}")
+endif()
+message(STATUS "device activity by CUPTI: ${cupti_sources}")
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/kernels/*.cu)
-add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources})
+add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources} ${cupti_sources})
 # No static library of ours: what the plug-in uses of the core is the binary's, so that there is one copy of it.
 target_include_directories(deltatune_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 # 554: nvcc overlooks that View's conversion to a read-only view is constrained to writable ones.

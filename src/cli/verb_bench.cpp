@@ -117,6 +117,10 @@ int verb_bench_step(const Invocation& call) {
   if (device->target() == Target::cuda && has_gpu("H200")) {
     options.peak_tflop_s = device_card("h200").peak_tflops_bf16_dense;
   }
+  std::string why;
+  if (const CudaPlugin* plugin = device->target() == Target::cuda ? cuda_plugin(why) : nullptr) {
+    options.tracer = plugin->activity;
+  }
   const BenchStepReport report = bench_step(*device, options);
   report_to(call, *device, report.to_text(), report.to_json());
   return 0;

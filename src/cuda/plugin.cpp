@@ -2,6 +2,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include "cuda/activity.h"
 #include "cuda/check.h"
 #include "cuda/cudnn/library.h"
 #include "cuda/device.h"
@@ -35,9 +36,12 @@ std::string versions() {
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info);
   const CudnnLibrary& cudnn = cudnn_library();
+  const CuptiLibrary& cupti = cupti_library();
   return "CUDA driver " + std::to_string(driver) + ", runtime " + std::to_string(runtime) + "\ncuBLASLt " +
          std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?") + "\ncuDNN " +
-         (cudnn.version ? std::to_string(cudnn.version) + " " + cudnn.path : "none: " + cudnn.why);
+         (cudnn.version ? std::to_string(cudnn.version) + " " + cudnn.path : "none: " + cudnn.why) +
+         "\nCUPTI " +
+         (cupti.version ? std::to_string(cupti.version) + " " + cupti.path : "none: " + cupti.why);
 }
 
 std::vector<std::string> kernel_names() {
@@ -52,6 +56,7 @@ std::vector<std::string> kernel_names() {
 extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* deltatune_cuda_plugin(
     int abi) {
   static const deltatune::CudaPlugin plugin{deltatune::cuda::device_count, deltatune::cuda::make_device,
-                                            deltatune::cuda::versions, deltatune::cuda::kernel_names};
+                                            deltatune::cuda::versions, deltatune::cuda::kernel_names,
+                                            deltatune::cuda::activity_tracer()};
   return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tensor/activity.h"
 #include "tensor/device.h"
 
 namespace deltatune {
@@ -21,9 +22,12 @@ struct CudaPlugin {
   std::string (*versions)();
   /// Names of the kernels it has a function for: those of ops/kernel_list.h.
   std::vector<std::string> (*kernel_names)();
+  /// Device activity of the whole process, by CUPTI. start() says why where the plug-in was built without its
+  /// headers or the library is not there.
+  ActivityTracer activity;
 };
 
-inline constexpr int cuda_plugin_abi = 3;
+inline constexpr int cuda_plugin_abi = 4;
 /// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
 /// ABI.
 inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";

@@ -24,6 +24,7 @@ namespace {
 constexpr int64_t warm_up_steps = 3;   // op by op, captured, replayed
 constexpr double timed_seconds = 4;    // of steps, about
 constexpr double gemm_seconds = 0.08;  // per distinct product
+constexpr int64_t traced_steps = 3;
 
 double median(std::vector<double> x) {
   std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
@@ -53,7 +54,7 @@ std::string describe_optimizer(const BenchStepOptions& options) {
 class StepBench {
  public:
   StepBench(Device& device, const BenchStepOptions& options, int64_t layers)
-      : device_(device), comm_(make_solo_communicator()) {
+      : device_(device), comm_(make_solo_communicator()), tracer_(options.tracer) {
     std::vector<size_t> first;
     for (int64_t l = 0; l < layers; ++l) first.push_back(static_cast<size_t>(l));
     const ModelConfig config = with_layers(options.model, first);
@@ -87,6 +88,7 @@ class StepBench {
 
   BenchStepDepth run(BenchTimer& timer) {
     time_steps();
+    watch_steps();
     count_launches();
     time_ops();
     time_products(timer);  // last: it writes over the weights
@@ -133,6 +135,17 @@ class StepBench {
     out_.figures.update_ms = median(updates) * 1e3;
     out_.figures.host_ms = median(queueing) * 1e3;
     out_.idle_ms = median(idle) * 1e3;
+  }
+
+  // As the timed steps were: graphs are replayed, and the host waits only where a step makes it.
+  void watch_steps() {
+    if (!tracer_.start) return;
+    Marks marks;
+    out_.traced =
+        trace_steps(tracer_, traced_steps, out_.figures.pass_ms + out_.figures.update_ms + out_.idle_ms,
+                    [&] { step(marks); });
+    out_.figures.traced_ms = out_.traced.step_ms();
+    out_.figures.busy_ms = out_.traced.busy_ms();
   }
 
   void count_launches() {
@@ -193,6 +206,7 @@ class StepBench {
 
   Device& device_;
   std::unique_ptr<Communicator> comm_;
+  ActivityTracer tracer_;
   Batch batch_;
   std::unique_ptr<Engine> engine_;
   BenchStepDepth out_;
@@ -211,6 +225,10 @@ StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) 
   out.gemm_ms = line(a.gemm_ms, b.gemm_ms);
   out.launches = line(a.launches, b.launches);
   out.host_ms = line(a.host_ms, b.host_ms);
+  if (a.traced_ms > 0 && b.traced_ms > 0) {
+    out.traced_ms = line(a.traced_ms, b.traced_ms);
+    out.busy_ms = line(a.busy_ms, b.busy_ms);
+  }
   out.bytes = line(a.bytes, b.bytes);
   out.parameters = line(a.parameters, b.parameters);
   for (const auto& [op, ms] : b.op_ms) {
@@ -247,6 +265,11 @@ json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
   if (report.peak_tflop_s > 0) out.set("mfu_6n", report.mfu(f));
   out.set("launches", static_cast<int64_t>(f.launches));
   out.set("host_ms", f.host_ms);
+  if (f.traced_ms > 0) {
+    out.set("traced_step_ms", f.traced_ms);
+    out.set("device_busy_ms", f.busy_ms);
+    out.set("device_idle_share", 1 - f.busy_ms / f.traced_ms);
+  }
   out.set("memory_bytes", static_cast<int64_t>(f.bytes));
   json::Value ops{json::Object{}};
   for (const auto& [op, ms] : f.op_ms) ops.set(op, ms);
@@ -285,6 +308,8 @@ json::Value BenchStepReport::to_json() const {
     item.set("idle_between_steps_ms", depth.idle_ms);
     item.set("idle_share", depth.idle_ms / (depth.figures.pass_ms + depth.figures.update_ms));
     item.set("matrix_products", depth.products);
+    if (depth.traced.steps > 0 || !depth.traced.why.empty())
+      item.set("activity", deltatune::to_json(depth.traced));
     list.push_back(std::move(item));
   }
   out.set("depths", std::move(list));
@@ -322,6 +347,13 @@ std::string BenchStepReport::to_text() const {
         "{:.2f} %\n",
         d.figures.layers, d.steps, d.fastest_ms, d.slowest_ms, d.idle_ms,
         100 * d.idle_ms / (d.figures.pass_ms + d.figures.update_ms));
+    if (d.traced.steps > 0 || !d.traced.why.empty()) {
+      out += format("{:.0f} layers: {}\n", d.figures.layers, deltatune::to_text(d.traced));
+    }
+  }
+  if (depths.size() > 1 && whole.traced_ms > 0) {
+    out += format("{:.0f} layers: device busy {:.3f} ms of {:.3f} ms a step: idle {:.3f} %, extrapolated\n",
+                  whole.layers, whole.busy_ms, whole.traced_ms, 100 * (1 - whole.busy_ms / whole.traced_ms));
   }
   std::vector<std::pair<double, std::string>> ops;
   for (const auto& [op, ms] : whole.op_ms) ops.emplace_back(ms, op);

@@ -12,6 +12,7 @@
 //   launches nodes of the step's graph: kernels, copies and fills of our own and of libraries.
 //   idle     share of the time from the end of an update to the first work of the next step, and how long the
 //            host takes to queue a step: less than the step, or the device waits inside of it too.
+//   activity three more steps under a tracer: how long nothing at all ran on the device, and between what.
 // Not here: data, logging, checkpoints, more than one device.
 #pragma once
 
@@ -23,6 +24,7 @@
 #include "model/config.h"
 #include "ops/optimizer.h"
 #include "train/bench_timer.h"
+#include "train/bench_trace.h"
 #include "train/step_graphs.h"
 
 namespace deltatune {
@@ -44,6 +46,7 @@ struct BenchStepOptions {
   bool tune_matmuls = true;
   std::string cache_folder;
   double peak_tflop_s = 0;  ///< of the device, for MFU; 0: unknown
+  ActivityTracer tracer;    ///< of the device; without functions: nothing is traced
 };
 
 /// Figures that grow with the depth, of one depth or extended to another.
@@ -54,6 +57,8 @@ struct StepFigures {
   double gemm_ms = 0;                   ///< matrix products of forward and backward, alone
   double launches = 0;                  ///< of forward, backward and update; 0: the device cannot say
   double host_ms = 0;                   ///< to queue a step
+  double traced_ms = 0;                 ///< a step under the tracer; 0: there was none
+  double busy_ms = 0;                   ///< of traced_ms, with anything running on the device
   double bytes = 0;                     ///< of device memory
   double parameters = 0;                ///< of matrix products: all matrices but the embedding
   std::map<std::string, double> op_ms;  ///< by op
@@ -65,6 +70,7 @@ struct BenchStepDepth {
   double fastest_ms = 0, slowest_ms = 0;  ///< of the timed passes
   int64_t steps = 0;
   int64_t products = 0;  ///< matrix products of forward and backward
+  TracedSteps traced;
 };
 
 struct BenchStepReport {

@@ -74,6 +74,102 @@ TEST(BenchStep, CountsTheProductsThatAreRun) {
   EXPECT_EQ(bench_step(*device, options).depths[0].products, 3 + 12 + 3);
 }
 
+// A tracer on the test's own clock: each look at it is one step of 1 ms later, in which the device did 0.75
+// ms of work, a copy beside it counted once.
+struct FakeTracer {
+  static inline int looks = 0;
+  static inline int64_t dropped = 0;
+
+  static ActivityTracer tracer() {
+    looks = 0;
+    return {[](std::string&) { return true; },
+            [] {
+              looks += looks == 0 ? 1 : 3;
+              return int64_t{looks} * 1000000;
+            },
+            [] {
+              ActivityTrace out{{}, {"first", "second", "copy host to device"}, dropped};
+              for (int64_t step = 0; step < 5; ++step) {
+                const int64_t at = step * 1000000;
+                out.records.push_back({at, at + 500000, 0, 1, 7, ActivityKind::kernel});
+                out.records.push_back({at + 700000, at + 950000, 1, 2, 7, ActivityKind::kernel});
+                out.records.push_back({at + 800000, at + 810000, 2, 3, 7, ActivityKind::copy});
+              }
+              return out;
+            }};
+  }
+};
+
+TEST(BenchStep, StepsUnderATracer) {
+  const auto device = make_cpu_device();
+  BenchStepOptions options = tiny_bench();
+  EXPECT_EQ(bench_step(*device, options).to_text().find("device busy"), std::string::npos);
+  options.tracer = FakeTracer::tracer();
+  FakeTracer::dropped = 0;
+  options.depths = {1};
+  const BenchStepReport report = bench_step(*device, options);
+  const TracedSteps& traced = report.depths[0].traced;
+  EXPECT_EQ(traced.steps, 3);
+  EXPECT_NEAR(traced.step_ms(), 1, 1e-9);
+  EXPECT_NEAR(traced.busy_ms(), 0.75, 1e-9);
+  EXPECT_NEAR(traced.idle_ms(), 0.25, 1e-9);
+  EXPECT_NEAR(traced.kernel_ms(), 0.75, 1e-9);
+  EXPECT_EQ(traced.busy.gaps, 6);
+  EXPECT_EQ(traced.busy.largest[0].before, "first");
+  EXPECT_EQ(traced.busy.largest[0].after, "second");
+  const json::Value json = report.to_json();
+  const json::Value& activity = json.at("depths").as_array()[0].at("activity");
+  EXPECT_NEAR(activity.at("idle_share").as_number(), 0.25, 1e-12);
+  EXPECT_NEAR(activity.at("traced_over_untraced").as_number(), 1 / traced.untraced_ms, 1e-9);
+  EXPECT_EQ(activity.at("kernels").as_array()[0].at("name").as_string(), "first");
+  EXPECT_NEAR(activity.at("kernels").as_array()[0].at("ms_per_step").as_number(), 0.5, 1e-9);
+  EXPECT_NEAR(activity.at("kernels").as_array()[0].at("calls_per_step").as_number(), 1, 1e-9);
+  EXPECT_NEAR(json.at("extrapolated").at("device_idle_share").as_number(), 0.25, 1e-9);
+  EXPECT_NE(report.to_text().find("1 layers: device busy 0.750 ms of 1.000 ms a step: idle 25.000 %"),
+            std::string::npos)
+      << report.to_text();
+}
+
+TEST(BenchStep, SaysWhatTheTracerCostAndWhy) {
+  FakeTracer::dropped = 7;
+  TracedSteps traced = trace_steps(FakeTracer::tracer(), 3, 0.9, [] {});
+  EXPECT_NE(to_text(traced).find("11.1 % slower"), std::string::npos) << to_text(traced);
+  EXPECT_NE(to_text(traced).find("7 records are missing"), std::string::npos);
+  EXPECT_NE(to_text(traced).find("200.0 us, between first and second"), std::string::npos);
+  traced = trace_steps(FakeTracer::tracer(), 3, 0.995, [] {});
+  EXPECT_EQ(to_text(traced).find("slower"), std::string::npos) << to_text(traced);
+
+  ActivityTracer refusing = FakeTracer::tracer();
+  refusing.start = [](std::string& why) {
+    why = "no such library";
+    return false;
+  };
+  int runs = 0;
+  traced = trace_steps(refusing, 3, 1, [&] { ++runs; });
+  EXPECT_EQ(runs, 0);
+  EXPECT_EQ(to_text(traced), "device activity not recorded: no such library");
+  EXPECT_EQ(to_json(traced).at("why").as_string(), "no such library");
+
+  ActivityTracer silent = FakeTracer::tracer();
+  silent.stop = [] { return ActivityTrace(); };
+  traced = trace_steps(silent, 3, 1, [&] { ++runs; });
+  EXPECT_EQ(runs, 4);
+  EXPECT_NE(to_text(traced).find("recorded nothing"), std::string::npos);
+}
+
+// What a step throws goes on, and the tracer has been stopped.
+TEST(BenchStep, StopsTheTracerOfAStepThatFails) {
+  static int stopped = 0;
+  stopped = 0;
+  ActivityTracer tracer = FakeTracer::tracer();
+  tracer.stop = [] {
+    ++stopped;
+    return ActivityTrace();
+  };
+  EXPECT_THROW(trace_steps(tracer, 3, 1, [] { throw Error(ErrorKind::internal, "a", "b", "c"); }), Error);
+  EXPECT_EQ(stopped, 1);
+}
+
 TEST(BenchStep, RefusesDepthsThatAreNotThere) {
   const auto device = make_cpu_device();
   for (const std::vector<int64_t>& depths : {std::vector<int64_t>{0, 1}, {1, 3}, {2, 1}, {1, 1}}) {

@@ -1,0 +1,22 @@
+// CUPTI's activity interface as a table of functions out of the library that was opened.
+#pragma once
+
+#include <cupti_activity.h>
+
+namespace deltatune::cuda {
+
+struct CuptiFunctions {
+  decltype(cuptiActivityRegisterCallbacks)* register_callbacks = nullptr;
+  decltype(cuptiActivityEnable)* enable = nullptr;
+  decltype(cuptiActivityDisable)* disable = nullptr;
+  decltype(cuptiActivityFlushAll)* flush_all = nullptr;
+  decltype(cuptiActivityGetNextRecord)* next_record = nullptr;
+  decltype(cuptiActivityGetNumDroppedRecords)* dropped_records = nullptr;
+  decltype(cuptiGetTimestamp)* timestamp = nullptr;
+  decltype(cuptiGetResultString)* result_string = nullptr;
+};
+
+/// All of them, or nullptr (cupti_library() says why).
+const CuptiFunctions* cupti_functions();
+
+}  // namespace deltatune::cuda
