@@ -106,6 +106,12 @@ void data_rows(Table& t) {
       .alias({"dataset_name", "train_dataset"});
   t.add("dataset_train_split", &Config::dataset_train_split, with_data,
         "split to read where a folder of dataset has several");
+  t.add("dataset_weights", &Config::dataset_weights, training | data,
+        "how often an epoch uses the conversations of each entry of dataset: 0.5 is every second one, 2 is "
+        "twice");
+  t.add("dataloader_prefetch_factor", &Config::dataloader_prefetch_factor, train,
+        "micro-batches that a thread makes ahead of the step; 0 means none")
+      .range(0, 1024);
   t.add("dataset_schema", &Config::dataset_schema, with_data, "what the rows are; auto: from their members")
       .one_of({"auto", "messages", "sharegpt", "alpaca", "prompt_completion"});
   t.add("messages_field", &Config::messages_field, with_data,

@@ -19,6 +19,7 @@
 #include "data/stats.h"
 #include "data/tokenized_row.h"
 #include "train/run_data.h"
+#include "train/run_stream.h"
 
 namespace deltatune::cli {
 namespace {
@@ -214,8 +215,10 @@ int verb_data_stats(const Invocation& call) {
   const TextSource text = open_text(config);
   const TokenizedSet set =
       load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
-  const DataStats stats = data_stats(set, stream_options(config, text.pad_id()),
-                                     std::min(config.max_length, config.max_tokens), config.num_train_epochs);
+  StreamOptions rows = stream_options(config, text.pad_id());
+  rows.mixture = mixture_of(config, set);
+  const DataStats stats =
+      data_stats(set, rows, std::min(config.max_length, config.max_tokens), config.num_train_epochs);
   if (config.json) {
     std::printf("%s\n", json::dump(stats.to_json(), 2).c_str());
   } else {

@@ -9,16 +9,18 @@
 #include "data/lengths_file.h"
 #include "data/pack_report.h"
 #include "train/run_data.h"
+#include "train/run_stream.h"
 
 namespace deltatune::cli {
 namespace {
 
-std::vector<int32_t> lengths_of_dataset(const Config& config) {
+std::vector<int32_t> lengths_of_dataset(const Config& config, StreamOptions& options) {
   const TextSource text = open_text(config);
   TokenizedSet set =
       load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
   if (config.eval_dataset.empty() && config.val_size > 0)
     set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).first;
+  options.mixture = mixture_of(config, set);
   std::vector<int32_t> lengths;
   for (int64_t i = 0; i < set.size(); ++i) lengths.push_back(static_cast<int32_t>(set.length(i)));
   return lengths;
@@ -32,10 +34,11 @@ int verb_data_pack(const Invocation& call) {
     throw Error(ErrorKind::usage, "there is nothing to pack", "dataset, --lengths",
                 "name a dataset, or a file of lengths with --lengths FILE");
   }
+  StreamOptions options = stream_options(config, 0);
   const std::vector<int32_t> lengths = config.pack_lengths.empty()
-                                           ? lengths_of_dataset(config)
+                                           ? lengths_of_dataset(config, options)
                                            : read_lengths(config.pack_lengths, config.max_tokens);
-  const PackReport report = pack_report(lengths, stream_options(config, 0), config.compare);
+  const PackReport report = pack_report(lengths, options, config.compare);
   if (config.json) {
     std::printf("%s\n", json::dump(report.to_json(), 2).c_str());
   } else {

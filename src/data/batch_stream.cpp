@@ -77,6 +77,12 @@ int64_t BatchStream::rows_in_epoch(int64_t epoch) const {
   return epoch == epoch_.number ? epoch_.rows.rows() : make_epoch(epoch).rows.rows();
 }
 
+int64_t BatchStream::tokens() const {
+  int64_t sum = 0;
+  for (const int32_t document : epoch_.rows.documents) sum += lengths_[static_cast<size_t>(document)];
+  return sum;
+}
+
 int64_t BatchStream::steps_in_epoch(int64_t epoch) const {
   return steps_of_rows(rows_in_epoch(epoch), options_);
 }

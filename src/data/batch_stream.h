@@ -36,6 +36,9 @@ class BatchStream final : public RowStream {
   int64_t steps_left(double epochs) const { return steps_from(cursor_, epochs); }
   /// Rows of an epoch before filler rows.
   int64_t rows_in_epoch(int64_t epoch) const;
+  /// Conversations and their tokens of the epoch at the cursor, each as often as it is used.
+  int64_t conversations() const { return static_cast<int64_t>(epoch_.rows.documents.size()); }
+  int64_t tokens() const;
   double epoch_progress() const override;
 
   /// The most segments that a row of the stream can have, filler included: as many as the first epoch needs.

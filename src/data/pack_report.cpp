@@ -46,10 +46,13 @@ PackLine line_of(std::span<const int32_t> lengths, StreamOptions options, Batchi
 PackReport pack_report(std::span<const int32_t> lengths, const StreamOptions& options, bool compare) {
   check_options(options);
   PackReport out;
-  out.conversations = static_cast<int64_t>(lengths.size());
+  check_mixture(options.mixture, static_cast<int64_t>(lengths.size()));
   out.max_tokens = options.max_tokens;
   out.rows_per_step = options.rows_per_step();
-  for (const int32_t length : lengths) {
+  const auto count = static_cast<int64_t>(lengths.size());
+  for (const int32_t document : mixed_documents(options.mixture, count, options.seed, 0)) {
+    const int32_t length = lengths[static_cast<size_t>(document)];
+    ++out.conversations;
     out.tokens += length;
     out.longest = std::max<int64_t>(out.longest, length);
   }

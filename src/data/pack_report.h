@@ -30,7 +30,7 @@ struct PackLine {
 };
 
 struct PackReport {
-  int64_t conversations = 0;
+  int64_t conversations = 0;  ///< of the epoch: weighted ones as often as they appear
   int64_t tokens = 0;
   int64_t longest = 0;
   int64_t max_tokens = 0;       ///< T

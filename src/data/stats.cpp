@@ -61,9 +61,9 @@ DataStats data_stats(const TokenizedSet& set, const StreamOptions& options, int6
   out.steps_per_epoch = stream.steps_per_epoch();
   out.steps = stream.steps(epochs);
   out.epochs = epochs;
-  out.fill = ratio(out.counts.tokens, out.rows * options.max_tokens);
+  out.fill = ratio(stream.tokens(), out.rows * options.max_tokens);
   out.supervised_share = ratio(out.counts.targets, out.counts.tokens);
-  out.documents_per_row = ratio(out.counts.conversations, out.rows);
+  out.documents_per_row = ratio(stream.conversations(), out.rows);
   out.fingerprint = set.fingerprint();
   return out;
 }

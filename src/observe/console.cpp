@@ -97,6 +97,8 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
                                      format("{} tok/s", rate(line.tokens_per_s))};
   if (line.slow_kernels) fields.emplace_back("slow kernels");
   if (line.mfu) fields.push_back(format("mfu {:.0f}%", *line.mfu * 100));
+  if (line.data_wait_s >= 0.01 * line.time_s && line.data_wait_s > 0)
+    fields.push_back(format("data wait {:.2f}s", line.data_wait_s));
   if (line.mem_total_gib > 0) {
     fields.push_back(format("mem {:.0f}/{:.0f} GiB", line.mem_peak_gib, line.mem_total_gib));
   } else if (line.mem_peak_gib > 0) {

@@ -25,6 +25,7 @@
 #include "train/plan.h"
 #include "train/recompute.h"
 #include "train/run_data.h"
+#include "train/run_stream.h"
 #include "train/setup.h"
 #include "train/step.h"
 #include "train/stop_signal.h"
@@ -133,25 +134,21 @@ class TrainingRun {
       throw Error(ErrorKind::usage, "no dataset is named", "dataset",
                   "give a list of files, folders or globs");
     }
+    check_data_keys(config_);
     console_.phase("reading and tokenising the data", 0, 0);
     train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
     if (!config_.eval_dataset.empty())
       eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
     if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
-    stream_ = std::make_unique<BatchStream>(train_set_, stream_options(config_, text_.pad_id()));
-    int64_t segments = stream_->max_segments();
+    RunStream stream = open_stream(config_, train_set_, text_.pad_id());
+    int64_t segments = stream.max_segments;
     if (eval_set_) {
       const EvalBatches batches(*eval_set_, stream_options(config_, text_.pad_id()));
       segments = std::max(segments, batches.max_segments());
     }
     sized_ = with_segments(config_, segments);
-    total_steps_ = config_.max_steps > 0 ? config_.max_steps : stream_->steps(config_.num_train_epochs);
-    log::info(
-        "data: {} conversations, {} tokens, {} supervised; {} rows of {} with at most {} conversations, {} "
-        "steps an epoch",
-        format_count(train_set_.size()), format_count(train_set_.counts().tokens),
-        format_count(train_set_.counts().targets), stream_->rows_in_epoch(0), config_.max_tokens,
-        sized_.max_documents, stream_->steps_per_epoch());
+    total_steps_ = stream.total_steps;
+    stream_ = std::move(stream.rows);
   }
 
   void split_validation() {
@@ -447,7 +444,7 @@ class TrainingRun {
   TextSource text_;
   TokenizedSet train_set_;
   std::optional<TokenizedSet> eval_set_;
-  std::unique_ptr<BatchStream> stream_;
+  std::unique_ptr<RowStream> stream_;
   std::unique_ptr<Communicator> comm_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Trainer> trainer_;

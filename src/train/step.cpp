@@ -10,7 +10,7 @@
 
 namespace deltatune {
 
-Trainer::Trainer(Engine& engine, BatchStream& stream, Schedule schedule, int64_t accumulation)
+Trainer::Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t accumulation)
     : engine_(engine), stream_(stream), schedule_(std::move(schedule)), accumulation_(accumulation) {}
 
 StepReport Trainer::step() {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/json.h"
-#include "data/batch_stream.h"
+#include "data/row_stream.h"
 #include "train/engine.h"
 #include "train/schedule.h"
 
@@ -32,7 +32,7 @@ struct StepReport {
 class Trainer {
  public:
   /// Engine and stream must outlive it. total_steps: the length of the schedule and of the run.
-  Trainer(Engine& engine, BatchStream& stream, Schedule schedule, int64_t accumulation);
+  Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t accumulation);
 
   /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments;
   /// so does one without any target.
@@ -51,7 +51,7 @@ class Trainer {
 
  private:
   Engine& engine_;
-  BatchStream& stream_;
+  RowStream& stream_;
   Schedule schedule_;
   int64_t accumulation_;
   int64_t steps_done_ = 0;

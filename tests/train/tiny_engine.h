@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu/device.h"
+#include "data/batch_stream.h"
 #include "data/dataset.h"
 #include "model/model_run.h"
 #include "train/engine.h"

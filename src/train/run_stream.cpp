@@ -1,0 +1,114 @@
+// Opening the stream that the configuration asks for.
+#include "train/run_stream.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/format.h"
+#include "base/log.h"
+#include "data/files.h"
+#include "data/prefetch.h"
+#include "train/run_data.h"
+
+namespace deltatune {
+namespace {
+
+constexpr double most_weight = 1000;
+
+double weight_of(const std::string& text) {
+  double weight = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+  if (error != std::errc() || rest != text.data() + text.size() || !(weight > 0 && weight <= most_weight)) {
+    throw Error(ErrorKind::usage, format("{} is no weight", json::quote(text)), "dataset_weights",
+                "give numbers above 0, up to 1000; to leave a dataset out, leave it out of `dataset` too");
+  }
+  return weight;
+}
+
+std::vector<double> weights_of(const Config& config) {
+  std::vector<double> out;
+  if (config.dataset_weights.empty()) return out;
+  if (config.dataset_weights.size() != config.dataset.size()) {
+    throw Error(ErrorKind::usage,
+                format("{} weights for {} datasets", config.dataset_weights.size(), config.dataset.size()),
+                "dataset_weights", "give one weight for each entry of dataset, in the same order");
+  }
+  for (const std::string& text : config.dataset_weights) out.push_back(weight_of(text));
+  return out;
+}
+
+// Number of the entry of `dataset` that each file belongs to.
+std::map<std::string, size_t> entries_of_files(const Config& config) {
+  std::map<std::string, size_t> out;
+  for (size_t e = 0; e < config.dataset.size(); ++e) {
+    for (const fs::path& path : dataset_files({config.dataset[e]}, config.dataset_train_split))
+      out[path.string()] = e;
+  }
+  return out;
+}
+
+void log_mixture(const std::vector<MixturePart>& parts) {
+  for (const MixturePart& part : parts) {
+    log::info("dataset {}: weight {}, {} conversations, {} uses an epoch", part.name, part.weight,
+              format_count(part.size()), format_count(part.uses()));
+  }
+}
+
+std::unique_ptr<RowStream> ahead(std::unique_ptr<RowStream> rows, const Config& config) {
+  return std::make_unique<Prefetcher>(std::move(rows), config.dataloader_prefetch_factor);
+}
+
+}  // namespace
+
+void check_data_keys(const Config& config) {
+  weights_of(config);
+}
+
+std::vector<MixturePart> mixture_of(const Config& config, const TokenizedSet& set) {
+  const std::vector<double> weights = weights_of(config);
+  if (std::all_of(weights.begin(), weights.end(), [](double weight) { return weight == 1; })) return {};
+  std::vector<MixturePart> parts;
+  for (size_t e = 0; e < weights.size(); ++e) parts.push_back({config.dataset[e], 0, 0, weights[e]});
+  // Conversations lie in the order of the files, and those in the order of the entries.
+  const std::map<std::string, size_t> entries = entries_of_files(config);
+  const std::string* file = nullptr;
+  size_t entry = 0;
+  for (int64_t i = 0; i < set.size(); ++i) {
+    if (&set.file(i) != file) {
+      file = &set.file(i);
+      const auto found = entries.find(*file);
+      DELTATUNE_ASSERT(found != entries.end() && found->second >= entry);
+      entry = found->second;
+    }
+    ++parts[entry].end;
+  }
+  int64_t at = 0;
+  for (MixturePart& part : parts) {
+    part.begin = at;
+    at = part.end += at;
+  }
+  check_mixture(parts, set.size());
+  return parts;
+}
+
+RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad_id) {
+  StreamOptions options = stream_options(config, pad_id);
+  options.mixture = mixture_of(config, set);
+  log_mixture(options.mixture);
+  auto stream = std::make_unique<BatchStream>(set, options);
+  RunStream out;
+  out.max_segments = stream->max_segments();
+  out.total_steps = config.max_steps > 0 ? config.max_steps : stream->steps(config.num_train_epochs);
+  log::info(
+      "data: {} conversations, {} tokens, {} supervised; {} rows of {} with at most {} conversations, {} "
+      "steps an epoch",
+      format_count(set.size()), format_count(set.counts().tokens), format_count(set.counts().targets),
+      stream->rows_in_epoch(0), config.max_tokens, out.max_segments - 1, stream->steps_per_epoch());
+  out.rows = ahead(std::move(stream), config);
+  return out;
+}
+
+}  // namespace deltatune

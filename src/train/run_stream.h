@@ -1,0 +1,30 @@
+// The batches of a training run, made ahead of the step by a thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "data/batch_stream.h"
+#include "data/mixture.h"
+#include "train/config.h"
+
+namespace deltatune {
+
+struct RunStream {
+  std::unique_ptr<RowStream> rows;
+  int64_t max_segments = 0;  ///< most segments of a row, filler included
+  int64_t total_steps = 0;   ///< of the run, exact
+};
+
+/// Throws Error{usage} for keys that cannot go together, before any data is read: weights that are no numbers
+/// above 0 up to 1000 or not one for each entry of dataset.
+void check_data_keys(const Config& config);
+
+/// dataset_weights for the conversations of `set`, which come from the entries of `dataset`; empty where all
+/// weigh 1. Throws as check_data_keys().
+std::vector<MixturePart> mixture_of(const Config& config, const TokenizedSet& set);
+
+/// Batches of a set, which must outlive them. Says in the log how much there is, and of which dataset.
+RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad_id);
+
+}  // namespace deltatune
