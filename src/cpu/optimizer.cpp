@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t grain = 16384;
 
 struct Step {
-  float scale, decay, beta1, beta2, rate, correction1, correction2, eps;
+  float scale, decay, beta1, beta2, rate, inverse_root, eps;  // rate, inverse_root: bias-corrected
 };
 
 Step step_of(const float* scalars, const AdamwOptions& options) {
@@ -30,9 +30,8 @@ Step step_of(const float* scalars, const AdamwOptions& options) {
       .decay = static_cast<float>(1.0 - rate * static_cast<double>(options.weight_decay)),
       .beta1 = options.beta1,
       .beta2 = options.beta2,
-      .rate = scalars[StepScalar::learning_rate],
-      .correction1 = scalars[StepScalar::bias_correction1],
-      .correction2 = scalars[StepScalar::bias_correction2],
+      .rate = scalars[StepScalar::learning_rate] / scalars[StepScalar::bias_correction1],
+      .inverse_root = 1.0f / std::sqrt(scalars[StepScalar::bias_correction2]),
       .eps = options.eps,
   };
 }
@@ -42,7 +41,7 @@ inline float updated(float p, float& m, float& v, float gradient, const Step& st
   const float g = gradient * step.scale;
   m = step.beta1 * m + (1.0f - step.beta1) * g;
   v = step.beta2 * v + (1.0f - step.beta2) * g * g;
-  return p * step.decay - step.rate * (m / step.correction1) / (std::sqrt(v / step.correction2) + step.eps);
+  return p * step.decay - step.rate * m / (std::sqrt(v) * step.inverse_root + step.eps);
 }
 
 /// Rounds x to T; `random` counts where T is bf16 and rounding is stochastic.

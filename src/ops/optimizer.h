@@ -16,7 +16,8 @@ void sum_squares(Stream&, Tensor sum_1, CTensor x_n);
 /// norm is not finite.
 void grad_scale(Stream&, Tensor scalars_8, CTensor sum_1, float max_norm);
 /// g = grad gradient_scale;  p = p (1 - lr weight_decay);  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;
-/// p = p - lr (m / bias_correction1) / (sqrt(v / bias_correction2) + eps), in fp32 on the master;
+/// p = p - (lr / bias_correction1) m / (sqrt(v) (1 / sqrt(bias_correction2)) + eps), in fp32 on the master
+/// (what is the same for all elements is computed once: a division and a square root an element are left);
 /// param = p, rounded. Where nonfinite is set nothing changes. m, v and a parameter without master may be
 /// kept in bf16: they are widened, computed in fp32 and rounded as options.rounding says (ops/rounding.h).
 void adamw(Stream&, AdamwTensors, CTensor scalars_8, AdamwOptions);

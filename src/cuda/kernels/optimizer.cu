@@ -66,7 +66,7 @@ __global__ __launch_bounds__(32) void grad_scale_kernel(float* __restrict__ scal
 }
 
 struct Step {
-  float scale, decay, beta1, beta2, rate, correction1, correction2, eps;
+  float scale, decay, beta1, beta2, rate, inverse_root, eps;  // rate, inverse_root: bias-corrected
 };
 
 __device__ inline Step step_of(const float* scalars, const AdamwOptions& options) {
@@ -75,9 +75,8 @@ __device__ inline Step step_of(const float* scalars, const AdamwOptions& options
           static_cast<float>(1.0 - rate * static_cast<double>(options.weight_decay)),
           options.beta1,
           options.beta2,
-          scalars[StepScalar::learning_rate],
-          scalars[StepScalar::bias_correction1],
-          scalars[StepScalar::bias_correction2],
+          scalars[StepScalar::learning_rate] / scalars[StepScalar::bias_correction1],
+          1.0f / sqrtf(scalars[StepScalar::bias_correction2]),
           options.eps};
 }
 
@@ -86,7 +85,7 @@ __device__ inline float updated(float p, float& m, float& v, float gradient, con
   const float g = gradient * step.scale;
   m = step.beta1 * m + (1.0f - step.beta1) * g;
   v = step.beta2 * v + (1.0f - step.beta2) * g * g;
-  return p * step.decay - step.rate * (m / step.correction1) / (sqrtf(v / step.correction2) + step.eps);
+  return p * step.decay - step.rate * m / (sqrtf(v) * step.inverse_root + step.eps);
 }
 
 template <class T>
@@ -160,9 +159,10 @@ void launch_adamw(Stream& stream, const AdamwTensors& tensors, Tensor param, Ten
   const bool aligned =
       aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data) &&
       tensors.first % 2 == 0;
-  const int64_t whole = aligned ? count / 4 : 0;
-  part(std::integral_constant<int, 4>{}, whole, 0);
-  part(std::integral_constant<int, 1>{}, count - 4 * whole, 4 * whole);
+  constexpr int wide = std::is_same_v<P, device_bf16> && std::is_same_v<M, device_bf16> ? 8 : 4;
+  const int64_t whole = aligned ? count / wide : 0;
+  part(std::integral_constant<int, wide>{}, whole, 0);
+  part(std::integral_constant<int, 1>{}, count - wide * whole, wide * whole);
 }
 
 }  // namespace
