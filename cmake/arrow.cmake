@@ -9,7 +9,8 @@ if(NOT ARROW_FOLDER)
   message(STATUS "Arrow plug-in: not built, no pyarrow in .deps/venv (DELTATUNE_ARROW_FOLDER names another folder)")
   return()
 endif()
-file(GLOB arrow_libraries ${ARROW_FOLDER}/libarrow.so.* ${ARROW_FOLDER}/libparquet.so.*)
+file(GLOB arrow_libraries ${ARROW_FOLDER}/libarrow.so.* ${ARROW_FOLDER}/libparquet.so.*
+  ${ARROW_FOLDER}/libarrow_s3.so.*)
 list(LENGTH arrow_libraries count)
 
 # A wheel of the old C++ ABI has std::string of another name: it would not link.
@@ -23,7 +24,7 @@ int main() { return static_cast<int>(arrow::Status::Invalid(\"x\").ToString().si
 unset(CMAKE_REQUIRED_INCLUDES)
 unset(CMAKE_REQUIRED_LIBRARIES)
 unset(CMAKE_REQUIRED_FLAGS)
-if(NOT ARROW_LINKS OR NOT count EQUAL 2)
+if(NOT ARROW_LINKS OR NOT count EQUAL 3)
   message(STATUS "Arrow plug-in: not built, ${ARROW_FOLDER} does not link here (old C++ ABI, or incomplete)")
   return()
 endif()

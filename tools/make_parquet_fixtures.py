@@ -117,6 +117,8 @@ def main():
 
     seeds = os.path.join(ROOT, "tests/fuzz/corpus/parquet")
     os.makedirs(seeds, exist_ok=True)
+    for name in os.listdir(seeds):
+        os.remove(os.path.join(seeds, name))
     for codec in ("none", "snappy", "gzip", "zstd", "lz4"):
         write(seeds, "chat-" + codec, chat_rows(4), CHAT, lines=[], compression=codec, row_group_size=2,
               data_page_size=128, store_schema=codec == "none", write_statistics=codec == "snappy")
@@ -124,6 +126,11 @@ def main():
     write(seeds, "delta", [{"n": i, "s": f"prefix{i}"} for i in range(20)],
           pa.schema([("n", pa.int64()), ("s", pa.string())]), lines=[], compression="none", use_dictionary=False,
           column_encoding={"n": "DELTA_BINARY_PACKED", "s": "DELTA_BYTE_ARRAY"}, data_page_version="2.0")
+    for name in os.listdir(seeds):  # tests/fuzz/parquet_fuzz.cpp takes the first byte as the size of blocks
+        with open(os.path.join(seeds, name), "rb") as file:
+            whole = file.read()
+        with open(os.path.join(seeds, name), "wb") as file:
+            file.write(b"\3" + whole)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Column {
 };
 
 /// Values of one row, nested ones included, beyond which it is refused.
-inline constexpr int64_t most_values_of_a_row = int64_t{1} << 24;
+inline constexpr int64_t most_values_of_a_row = int64_t{1} << 22;
 
 /// A column over `array`, which it keeps alive. `path` names it in messages ("messages[].content"). nullptr
 /// for types that have no JSON form (unions, run ends, intervals).

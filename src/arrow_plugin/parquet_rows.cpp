@@ -28,7 +28,7 @@
 namespace deltatune {
 namespace {
 
-constexpr int64_t memory_cap = int64_t{1} << 30;        // of one open file
+constexpr int64_t memory_cap = int64_t{512} << 20;      // of one open file
 constexpr int64_t buffers_of_file = int64_t{64} << 20;  // shared by the streams of all columns
 constexpr int64_t bytes_of_batch = int64_t{8} << 20;
 constexpr int64_t most_rows_of_batch = 1024;

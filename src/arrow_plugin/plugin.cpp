@@ -21,6 +21,8 @@ std::string versions() {
 }  // namespace deltatune
 
 extern "C" __attribute__((visibility("default"))) const void* deltatune_arrow_plugin(int abi) {
-  static const deltatune::ArrowPlugin plugin = {&deltatune::arrow_visit_parquet, &deltatune::versions};
+  static const deltatune::ArrowPlugin plugin = {&deltatune::arrow_visit_parquet, &deltatune::arrow_open,
+                                                &deltatune::arrow_is_file,       &deltatune::arrow_list,
+                                                &deltatune::arrow_close,         &deltatune::versions};
   return abi == deltatune::arrow_plugin_abi ? &plugin : nullptr;
 }

@@ -288,6 +288,16 @@ void output_rows(Table& t) {
         "size of one weight file where there is no input checkpoint whose layout is kept");
   t.add("overwrite_output_dir", &Config::overwrite_output_dir, train,
         "start anew in an output folder that holds an earlier run");
+  t.group("object stores");
+  t.add("read_retries", &Config::read_retries, with_data,
+        "retries of a request to an object store that brought nothing; 0 means none")
+      .range(0, 1000);
+  t.add("read_retry_wait", &Config::read_retry_wait, with_data,
+        "seconds before the first retry; doubles, drawn at random between half and all of it")
+      .range(0, 600);
+  t.add("read_timeout", &Config::read_timeout, with_data,
+        "seconds without an answer after which a request is sent again; a quarter of it is reported")
+      .range(0.1, 3600);
   t.group("evaluation");
   t.add("eval_dataset", &Config::eval_dataset, training | eval, "held-out data: files, folders or globs");
   t.add("dataset_test_split", &Config::dataset_test_split, training | eval,

@@ -8,6 +8,8 @@
 #include "base/log.h"
 #include "base/suggest.h"
 #include "cli/help.h"
+#include "data/remote.h"
+#include "data/remote_files.h"
 
 namespace deltatune::cli {
 namespace {
@@ -126,6 +128,10 @@ std::span<const Verb> verbs() {
 }
 
 int dispatch(const std::vector<std::string>& words) {
+  // Whatever the verb did, and also when it throws.
+  struct AtEnd {
+    ~AtEnd() { close_object_stores(); }
+  } const at_end;
   if (words.empty() || words[0] == "--help" || words[0] == "-h") {
     print(overview());
     return 0;
@@ -160,6 +166,11 @@ int dispatch(const std::vector<std::string>& words) {
   call.loaded = load(call.config_file, line.flags, verb->reader);
   if (call.config().quiet) log::set_level(log::Level::warn);
   if (call.config().verbose) log::set_level(log::Level::debug);
+  RemoteOptions remote;
+  remote.retries = call.config().read_retries;
+  remote.first_wait_s = call.config().read_retry_wait;
+  remote.timeout_s = call.config().read_timeout;
+  set_remote_options(remote);
   for (const std::string& notice : call.loaded.notices) log::info("{}", notice);
   if (verb->run == nullptr) {
     throw Error(ErrorKind::usage, format("{} is not part of this build", verb->name), "command line");

@@ -22,7 +22,7 @@ Opened open_once() {
     return out.plugin != nullptr;
   };
   // libarrow first: the others need it.
-  static const std::vector<std::string> libraries = {"libarrow.so", "libparquet.so"};
+  static const std::vector<std::string> libraries = {"libarrow.so", "libparquet.so", "libarrow_s3.so"};
   if (const char* folder = std::getenv("DELTATUNE_ARROW_LIB_PATH")) preload_libraries(folder, libraries);
   if (open()) return out;
   for (const fs::path& folder : python_package_folders("pyarrow")) {

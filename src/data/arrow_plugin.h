@@ -1,12 +1,15 @@
-// The seam to the Arrow plug-in (libdeltatune_arrow.so): Parquet files through Apache Arrow.
+// The seam to the Arrow plug-in (libdeltatune_arrow.so): Parquet and object stores through Apache Arrow.
 //
 // Without the plug-in everything else is read as ever; a file that needs it is an error that says what is
 // missing. No Arrow header is needed on this side.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "data/byte_source.h"
+#include "data/remote_files.h"
 #include "data/row_source.h"
 
 namespace deltatune {
@@ -14,11 +17,18 @@ namespace deltatune {
 struct ArrowPlugin {
   /// Rows of a Parquet file, see visit_parquet().
   void (*visit_parquet)(RandomAccess& file, const std::string& name, const VisitRows& visit, BlockSize block);
+  /// One try to open an object, to tell whether there is one, and to list those below a folder at any depth;
+  /// see data/remote_files.h. They throw TransientError for what may pass.
+  std::shared_ptr<RemoteFile> (*open)(const std::string& uri);
+  bool (*is_file)(const std::string& uri);
+  std::vector<RemoteEntry> (*list)(const std::string& uri);
+  /// See close_object_stores().
+  void (*close)();
   /// Version of the Arrow libraries, and where they were loaded from.
   std::string (*versions)();
 };
 
-inline constexpr int arrow_plugin_abi = 1;
+inline constexpr int arrow_plugin_abi = 2;
 /// The plug-in's only exported symbol: `const void* deltatune_arrow_plugin(int abi)`, an ArrowPlugin;
 /// nullptr: other ABI.
 inline constexpr const char* arrow_plugin_symbol = "deltatune_arrow_plugin";

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/file.h"
 
@@ -34,6 +35,31 @@ class MemoryBytes final : public RandomAccess {
 
  private:
   std::string_view bytes_;
+};
+
+/// Bytes front to back, a piece at a time.
+class ByteStream {
+ public:
+  ByteStream() = default;
+  virtual ~ByteStream() = default;
+  ByteStream(const ByteStream&) = delete;
+  ByteStream& operator=(const ByteStream&) = delete;
+  virtual uint64_t size() const = 0;  ///< of all pieces, bytes
+  /// The next piece, valid until the next call; empty at the end. The first has 8 bytes or more unless all of
+  /// the file is shorter. Throws Error.
+  virtual std::string_view next() = 0;
+};
+
+/// Bytes in memory as one piece.
+class OnePiece final : public ByteStream {
+ public:
+  explicit OnePiece(std::string_view bytes) : bytes_(bytes), size_(bytes.size()) {}
+  uint64_t size() const override { return size_; }
+  std::string_view next() override { return std::exchange(bytes_, std::string_view()); }
+
+ private:
+  std::string_view bytes_;
+  uint64_t size_;
 };
 
 /// A regular file on a mounted disk, by pread(2): pages that were read do not count as the program's memory.

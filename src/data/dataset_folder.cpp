@@ -30,21 +30,19 @@ std::string joined(const std::set<std::string>& names) {
   return out;
 }
 
-[[noreturn]] void unreadable(const fs::path& folder, const std::error_code& failure) {
-  throw Error(ErrorKind::data, format("cannot read folder {}: {}", folder.string(), failure.message()),
-              "dataset", "check the path and its permissions");
+// Paths within the tree, sorted.
+std::vector<fs::path> row_files_in(const FileTree& tree, const fs::path& inner) {
+  std::vector<fs::path> out;
+  for (fs::path& file : tree.files_in(inner)) {
+    if (is_row_file(file) && file.filename().string()[0] != '.') out.push_back(std::move(file));
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
-std::vector<fs::path> row_files_in(const fs::path& folder) {
+std::vector<fs::path> full_paths(const FileTree& tree, const std::vector<fs::path>& files) {
   std::vector<fs::path> out;
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(folder, failure)) {
-    std::error_code ignored;
-    if (!entry.is_regular_file(ignored) || !is_row_file(entry.path())) continue;
-    if (entry.path().filename().string()[0] != '.') out.push_back(entry.path());
-  }
-  if (failure) unreadable(folder, failure);
-  std::sort(out.begin(), out.end());
+  for (const fs::path& file : files) out.push_back(tree.full(file));
   return out;
 }
 
@@ -85,7 +83,7 @@ NamedSplit split_of(const fs::path& path) {
   return {"", stem};
 }
 
-std::vector<fs::path> of_split(const fs::path& folder, const std::vector<fs::path>& files,
+std::vector<fs::path> of_split(const std::string& folder, const std::vector<fs::path>& files,
                                const std::string& split) {
   if (split.empty()) return files;
   std::set<std::string> present;
@@ -102,34 +100,32 @@ std::vector<fs::path> of_split(const fs::path& folder, const std::vector<fs::pat
     const auto close = std::find_if(present.begin(), present.end(), [&](const std::string& name) {
       return name.find(split) != std::string::npos;
     });
-    throw Error(ErrorKind::data,
-                format("{} has no split {}; it has {}", folder.string(), split, joined(present)), "dataset",
-                choose_split(close == present.end() ? "NAME" : *close));
+    throw Error(ErrorKind::data, format("{} has no split {}; it has {}", folder, split, joined(present)),
+                "dataset", choose_split(close == present.end() ? "NAME" : *close));
   }
   if (out.size() < files.size()) {
-    log::info("{}: {} of {} files are of split {}", folder.string(), out.size(), files.size(), split);
+    log::info("{}: {} of {} files are of split {}", folder, out.size(), files.size(), split);
   }
   return out;
 }
 
-std::vector<fs::path> files_by_name(const fs::path& folder, const std::string& split) {
-  std::vector<fs::path> found = row_files_in(folder);
-  std::error_code ignored;
-  for (const std::string& inner : {std::string("data"), split, "data/" + split}) {
+// Those in folder `inner` of the tree.
+std::vector<fs::path> files_by_name(const FileTree& tree, const fs::path& inner, const std::string& split) {
+  std::vector<fs::path> found = row_files_in(tree, inner);
+  for (const std::string& name : {std::string("data"), split, "data/" + split}) {
     if (!found.empty()) break;
-    if (inner.empty() || split.find('/') != std::string::npos || !fs::is_directory(folder / inner, ignored)) {
-      continue;
-    }
-    found = row_files_in(folder / inner);
-    if (inner != "data") return found;
+    if (name.empty() || split.find('/') != std::string::npos || !tree.has_folder(inner / name)) continue;
+    found = row_files_in(tree, inner / name);
+    if (name != "data") return full_paths(tree, found);
   }
+  const std::string folder = remote_name(tree.full(inner).string());
   if (found.empty()) {
-    throw Error(ErrorKind::data,
-                format("no .parquet, .jsonl, .ndjson or .json file (or .gz, .zst of the last three) in {}",
-                       folder.string()),
-                "dataset", "name the files, or a folder that holds them directly");
+    throw Error(
+        ErrorKind::data,
+        format("no .parquet, .jsonl, .ndjson or .json file (or .gz, .zst of the last three) in {}", folder),
+        "dataset", "name the files, or a folder that holds them directly");
   }
-  return of_split(folder, found, split);
+  return full_paths(tree, of_split(folder, found, split));
 }
 
 const yaml::Node* member(const yaml::Node& map, const std::string& key) {
@@ -144,10 +140,7 @@ std::string text_of(const yaml::Node* node) {
 }
 
 // The YAML between the first two lines "---", or empty.
-std::string front_matter(const fs::path& readme) {
-  std::error_code ignored;
-  if (!fs::is_regular_file(readme, ignored)) return {};
-  const std::string text = read_file(readme);
+std::string front_matter(const std::string& text) {
   const size_t begin = text.rfind("---\n", 0) == 0 ? 4 : text.rfind("---\r\n", 0) == 0 ? 5 : 0;
   if (begin == 0) return {};
   const size_t end = text.find("\n---", begin - 1);
@@ -157,11 +150,11 @@ std::string front_matter(const fs::path& readme) {
 // One `configs` entry of a README.md.
 class FolderConfig {
  public:
-  FolderConfig(const fs::path& folder, const yaml::Node& node) : folder_(folder), node_(node) {}
+  FolderConfig(const FileTree& tree, const yaml::Node& node) : tree_(tree), node_(node) {}
 
   std::vector<fs::path> files(const std::string& split) const {
     const yaml::Node* data_files = member(node_, "data_files");
-    if (!data_files) return files_by_name(folder_ / text_of(member(node_, "data_dir")), split);
+    if (!data_files) return files_by_name(tree_, text_of(member(node_, "data_dir")), split);
     const bool split_list = data_files->kind == yaml::Kind::sequence && !data_files->items.empty() &&
                             data_files->items[0].kind == yaml::Kind::map;
     if (data_files->kind != yaml::Kind::map && !split_list) return matches(*data_files);
@@ -184,7 +177,7 @@ class FolderConfig {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorKind::data, what, format("{}:{}", (folder_ / "README.md").string(), node_.line),
+    throw Error(ErrorKind::data, what, format("{}:{}", tree_.full("README.md").string(), node_.line),
                 choose_split("NAME"));
   }
   std::vector<fs::path> matches(const yaml::Node& patterns) const {
@@ -195,13 +188,13 @@ class FolderConfig {
       }
       return out;
     }
-    const fs::path base = folder_ / text_of(member(node_, "data_dir"));
-    std::vector<fs::path> out = files_matching(base, text_of(&patterns));
+    const std::string base = text_of(member(node_, "data_dir"));
+    std::vector<fs::path> out = files_matching(tree_, base, text_of(&patterns));
     if (out.empty()) refuse(format("\"{}\" matches no file", text_of(&patterns)));
     return out;
   }
 
-  fs::path folder_;
+  const FileTree& tree_;
   const yaml::Node& node_;
 };
 
@@ -247,32 +240,27 @@ std::vector<std::string> components(const fs::path& path) {
 }  // namespace
 
 bool is_row_file(const fs::path& path) {
-  const std::string extension = without_compression(path).extension().string();
+  const fs::path name = remote_name(path.string());
+  const std::string extension = without_compression(name).extension().string();
   return extension == ".jsonl" || extension == ".ndjson" || extension == ".json" ||
-         path.extension() == ".parquet";
+         name.extension() == ".parquet";
 }
 
-std::vector<fs::path> files_matching(const fs::path& base, const std::string& pattern) {
+std::vector<fs::path> files_matching(const FileTree& tree, const fs::path& base, const std::string& pattern) {
   const std::vector<std::string> wanted = components(pattern);
   std::vector<fs::path> out;
-  std::error_code failure;
-  auto at = fs::recursive_directory_iterator(base, fs::directory_options::skip_permission_denied, failure);
-  for (; !failure && at != fs::recursive_directory_iterator(); at.increment(failure)) {
-    std::error_code ignored;
-    if (!at->is_regular_file(ignored)) continue;
-    if (matches_components(wanted, 0, components(at->path().lexically_relative(base)), 0)) {
-      out.push_back(at->path());
-    }
+  for (const fs::path& file : tree.files_below(base)) {
+    const fs::path relative = base.empty() ? file : file.lexically_relative(base);
+    if (matches_components(wanted, 0, components(relative), 0)) out.push_back(tree.full(file));
   }
-  if (failure) unreadable(base, failure);
   std::sort(out.begin(), out.end());
   return out;
 }
 
-std::vector<fs::path> dataset_folder_files(const fs::path& folder, const std::string& split) {
-  const fs::path readme = folder / "README.md";
-  const std::string matter = front_matter(readme);
-  if (matter.empty()) return files_by_name(folder, split);
+std::vector<fs::path> dataset_folder_files(const FileTree& folder, const std::string& split) {
+  const fs::path readme = folder.full("README.md");
+  const std::string matter = front_matter(folder.text("README.md"));
+  if (matter.empty()) return files_by_name(folder, "", split);
   yaml::Node card;
   try {
     card = yaml::parse(matter, readme.string());
@@ -280,7 +268,7 @@ std::vector<fs::path> dataset_folder_files(const fs::path& folder, const std::st
     throw Error(ErrorKind::data, e.what(), e.where(), format("correct the front matter, or {}", name_files));
   }
   const yaml::Node* config = chosen_config(card, readme);
-  return config ? FolderConfig(folder, *config).files(split) : files_by_name(folder, split);
+  return config ? FolderConfig(folder, *config).files(split) : files_by_name(folder, "", split);
 }
 
 }  // namespace deltatune

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "data/file_tree.h"
 
 namespace deltatune {
 
@@ -22,11 +23,11 @@ bool is_row_file(const fs::path& path);
 /// Files of `split` in `folder`, sorted by name; hidden ones left out. An empty split means every file.
 /// Throws Error{data}: unreadable, no such files, a split or configuration that cannot be chosen (the message
 /// names those that are there), or a README.md whose front matter cannot be read.
-std::vector<fs::path> dataset_folder_files(const fs::path& folder, const std::string& split);
+std::vector<fs::path> dataset_folder_files(const FileTree& folder, const std::string& split);
 
-/// Regular files below `base` whose path relative to it matches `pattern`, sorted. Each component of the
-/// pattern is one of POSIX glob; a component "**" stands for any number of folders. Hidden files and folders
-/// have to be named.
-std::vector<fs::path> files_matching(const fs::path& base, const std::string& pattern);
+/// Regular files below folder `base` of the tree whose path relative to it matches `pattern`, sorted. Each
+/// component of the pattern is one of POSIX glob; a component "**" stands for any number of folders. Hidden
+/// files and folders have to be named.
+std::vector<fs::path> files_matching(const FileTree& tree, const fs::path& base, const std::string& pattern);
 
 }  // namespace deltatune

@@ -13,7 +13,9 @@
 namespace deltatune {
 
 struct Decompressor::Codec {
-  Codec(std::string_view bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {}
+  // `first` is the first piece of `bytes`.
+  Codec(ByteStream& bytes, std::string_view first, std::string name)
+      : piece_(first), bytes_(bytes), name_(std::move(name)) {}
   virtual ~Codec() = default;
   Codec(const Codec&) = delete;
   Codec& operator=(const Codec&) = delete;
@@ -35,9 +37,24 @@ struct Decompressor::Codec {
     throw Error(ErrorKind::resource, "no memory to decompress", name_, "free memory, or decompress the file");
   }
 
-  std::string_view bytes_;
+  // False at the end of the file; else piece_ has bytes.
+  bool more() {
+    if (piece_.empty() && !ended_) piece_ = bytes_.next();
+    ended_ = ended_ || piece_.empty();
+    return !ended_;
+  }
+  void consume(size_t count) {
+    piece_.remove_prefix(count);
+    at_ += count;
+  }
+
+  std::string_view piece_;  // bytes that are not consumed yet
+  uint64_t at_ = 0;         // compressed bytes consumed
+
+ private:
+  ByteStream& bytes_;
   std::string name_;
-  size_t at_ = 0;  // compressed bytes consumed
+  bool ended_ = false;
 };
 
 namespace {
@@ -49,15 +66,16 @@ constexpr int zstd_window_log = 27;
 struct Plain final : Decompressor::Codec {
   using Codec::Codec;
   size_t read(std::span<char> out) override {
-    const size_t count = std::min(out.size(), bytes_.size() - at_);
-    std::copy_n(bytes_.data() + at_, count, out.data());
-    at_ += count;
+    if (!more()) return 0;
+    const size_t count = std::min(out.size(), piece_.size());
+    std::copy_n(piece_.data(), count, out.data());
+    consume(count);
     return count;
   }
 };
 
 struct Gzip final : Decompressor::Codec {
-  Gzip(std::string_view bytes, std::string name) : Codec(bytes, std::move(name)) {
+  Gzip(ByteStream& bytes, std::string_view first, std::string name) : Codec(bytes, first, std::move(name)) {
     if (::inflateInit2(&stream_, 15 + 16) != Z_OK) no_memory();  // 32 KiB window, gzip headers only
   }
   ~Gzip() override { ::inflateEnd(&stream_); }
@@ -65,21 +83,22 @@ struct Gzip final : Decompressor::Codec {
   size_t read(std::span<char> out) override {
     for (;;) {
       if (between_members_ && !start_member()) return 0;
-      const size_t offered = std::min(bytes_.size() - at_, most_at_once);
+      const bool ended = !more();
+      const size_t offered = std::min(piece_.size(), most_at_once);
       const size_t room = std::min(out.size(), most_at_once);
-      stream_.next_in = reinterpret_cast<z_const Bytef*>(const_cast<char*>(bytes_.data() + at_));
+      stream_.next_in = reinterpret_cast<z_const Bytef*>(const_cast<char*>(piece_.data()));
       stream_.avail_in = static_cast<uInt>(offered);
       stream_.next_out = reinterpret_cast<Bytef*>(out.data());
       stream_.avail_out = static_cast<uInt>(room);
       const int result = ::inflate(&stream_, Z_NO_FLUSH);
-      at_ += offered - stream_.avail_in;
+      consume(offered - stream_.avail_in);
       const size_t count = room - stream_.avail_out;
       if (result == Z_MEM_ERROR) no_memory();
       if (result == Z_STREAM_END) {
         between_members_ = true;
       } else if (result != Z_OK && result != Z_BUF_ERROR) {
         corrupt("gzip", stream_.msg);
-      } else if (count == 0 && at_ == bytes_.size()) {
+      } else if (count == 0 && ended) {
         cut_off("gzip");
       }
       if (count > 0) return count;
@@ -89,9 +108,12 @@ struct Gzip final : Decompressor::Codec {
  private:
   // False at the end of the file.
   bool start_member() {
-    const std::string_view rest = bytes_.substr(at_);
-    if (rest.find_first_not_of('\0') == std::string_view::npos) return false;
-    if (rest[0] == '\x1F') {  // a cut-off magic number is a cut-off member
+    while (more() && piece_[0] == '\0') {
+      consume(std::min(piece_.find_first_not_of('\0'), piece_.size()));
+      padding_ = true;
+    }
+    if (!more()) return false;
+    if (!padding_ && piece_[0] == '\x1F') {  // a cut-off magic number is a cut-off member
       ::inflateReset(&stream_);
       between_members_ = false;
       return true;
@@ -100,27 +122,29 @@ struct Gzip final : Decompressor::Codec {
   }
 
   z_stream stream_{};
+  bool padding_ = false;  // zeros were seen: nothing may follow them
   bool between_members_ = true;
 };
 
 struct Zstd final : Decompressor::Codec {
-  Zstd(std::string_view bytes, std::string name)
-      : Codec(bytes, std::move(name)), context_(ZSTD_createDCtx()) {
+  Zstd(ByteStream& bytes, std::string_view first, std::string name)
+      : Codec(bytes, first, std::move(name)), context_(ZSTD_createDCtx()) {
     if (!context_) no_memory();
     ::ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, zstd_window_log);
   }
 
   size_t read(std::span<char> out) override {
     for (;;) {
-      if (between_frames_ && at_ == bytes_.size()) return 0;
-      ZSTD_inBuffer source{bytes_.data() + at_, bytes_.size() - at_, 0};
+      const bool ended = !more();
+      if (between_frames_ && ended) return 0;
+      ZSTD_inBuffer source{piece_.data(), piece_.size(), 0};
       ZSTD_outBuffer target{out.data(), out.size(), 0};
       const size_t result = ::ZSTD_decompressStream(context_.get(), &target, &source);
-      at_ += source.pos;
+      consume(source.pos);
       if (::ZSTD_isError(result)) refuse(result);
       between_frames_ = result == 0;
       if (target.pos > 0) return target.pos;
-      if (!between_frames_ && at_ == bytes_.size()) cut_off("zstd");
+      if (!between_frames_ && ended) cut_off("zstd");
     }
   }
 
@@ -156,16 +180,18 @@ Compression compression_of(std::string_view start) {
   return skippable ? Compression::zstd : Compression::none;
 }
 
-Decompressor::Decompressor(std::string_view bytes, std::string name) {
-  switch (compression_of(bytes)) {
+Decompressor::Decompressor(ByteStream& bytes, std::string name) {
+  const std::string_view first = bytes.next();
+  compression_ = compression_of(first);
+  switch (compression_) {
     case Compression::none:
-      codec_ = std::make_unique<Plain>(bytes, std::move(name));
+      codec_ = std::make_unique<Plain>(bytes, first, std::move(name));
       break;
     case Compression::gzip:
-      codec_ = std::make_unique<Gzip>(bytes, std::move(name));
+      codec_ = std::make_unique<Gzip>(bytes, first, std::move(name));
       break;
     case Compression::zstd:
-      codec_ = std::make_unique<Zstd>(bytes, std::move(name));
+      codec_ = std::make_unique<Zstd>(bytes, first, std::move(name));
       break;
   }
 }

@@ -12,6 +12,8 @@
 #include <string>
 #include <string_view>
 
+#include "data/byte_source.h"
+
 namespace deltatune {
 
 enum class Compression { none, gzip, zstd };
@@ -22,9 +24,9 @@ Compression compression_of(std::string_view start);
 /// Reads front to back, once.
 class Decompressor {
  public:
-  /// `bytes` is a whole file and must outlive this object; `name` stands for it in messages. `bytes` that are
+  /// `bytes` is a whole file and must outlive this object; `name` stands for it in messages. Bytes that are
   /// not compressed are handed out as they are.
-  Decompressor(std::string_view bytes, std::string name);
+  Decompressor(ByteStream& bytes, std::string name);
   ~Decompressor();
   Decompressor(const Decompressor&) = delete;
   Decompressor& operator=(const Decompressor&) = delete;
@@ -33,10 +35,13 @@ class Decompressor {
   /// with file and byte: corrupt, cut off, followed by something else, or a zstd window above 128 MiB; and
   /// Error{resource} when memory runs out. Not to be called again after an error.
   size_t read(std::span<char> out);
+  /// That of the file.
+  Compression compression() const { return compression_; }
 
   struct Codec;
 
  private:
+  Compression compression_ = Compression::none;
   std::unique_ptr<Codec> codec_;
 };
 

@@ -3,7 +3,8 @@
 // Files are *.parquet, and *.jsonl, *.ndjson (one row per line) and *.json (one array of rows, or lines), the
 // last three also compressed (.gz, .zst). A folder stands for the files of one split (data/dataset_folder.h),
 // a pattern for what it matches, where "**" is any number of folders. Folders and patterns are sorted by
-// name, so the order of rows does not depend on the file system.
+// name, so the order of rows does not depend on the file system. URIs of object stores stand for the same
+// (data/remote_files.h); their wildcards are * and [ ], as ? begins the options. file:// is a path here.
 #pragma once
 
 #include <string>

@@ -9,6 +9,8 @@
 #include "data/arrow_plugin.h"
 #include "data/byte_source.h"
 #include "data/decompress.h"
+#include "data/remote.h"
+#include "data/remote_files.h"
 
 namespace deltatune {
 namespace {
@@ -80,7 +82,8 @@ void refuse_other_name(const fs::path& plain_name, const std::string& name) {
 // The text of a compressed file, of which a window is in memory.
 class TextWindow {
  public:
-  TextWindow(std::string_view bytes, const std::string& name) : source_(bytes, name) {}
+  TextWindow(ByteStream& bytes, const std::string& name) : source_(bytes, name) {}
+  bool compressed() const { return source_.compression() != Compression::none; }
   std::string_view view() const { return text_; }
   bool ended() const { return ended_; }
   // Reads until the window has `size` bytes or the text ends.
@@ -167,26 +170,11 @@ void visit_window(TextWindow& text, const std::string& name, const VisitRows& vi
   if (!any) no_rows(name);
 }
 
-void visit_compressed(std::string_view bytes, const std::string& name, bool may_be_document,
-                      const VisitRows& visit, BlockSize block) {
-  TextWindow text(bytes, name);
-  text.fill(6);
-  refuse_other_formats(text.view(), name);
-  if (compression_of(text.view()) != Compression::none) {
-    throw Error(ErrorKind::data, "the file is compressed twice", name, "decompress it once");
-  }
-  if (may_be_document) {
-    fill_first_line(text, name, block.longest_document);
-    if (is_one_document(text.view())) {
-      text.fill(block.longest_document + 1);
-      if (text.view().size() > block.longest_document) {
-        too_long("the document", block.longest_document, name, "write one row per line");
-      }
-      visit_document(text.view(), name, visit, block);
-      return;
-    }
-  }
-  visit_window(text, name, visit, block);
+// May the file be one document instead of lines? By its name.
+bool may_be_document(const std::string& name) {
+  const fs::path plain_name = without_compression(name);
+  refuse_other_name(plain_name, name);
+  return plain_name.extension() == ".json";
 }
 
 }  // namespace
@@ -241,28 +229,72 @@ void visit_values(const json::Value& rows, const std::string& name, const VisitR
   }
 }
 
+void visit_stream(ByteStream& bytes, const std::string& name, const VisitRows& visit, BlockSize block) {
+  const bool document = may_be_document(name);
+  TextWindow text(bytes, name);
+  text.fill(6);
+  refuse_other_formats(text.view(), name);
+  if (text.compressed() && compression_of(text.view()) != Compression::none) {
+    throw Error(ErrorKind::data, "the file is compressed twice", name, "decompress it once");
+  }
+  if (document) {
+    fill_first_line(text, name, block.longest_document);
+    if (is_one_document(text.view())) {
+      text.fill(block.longest_document + 1);
+      if (text.view().size() > block.longest_document) {
+        too_long("the document", block.longest_document, name, "write one row per line");
+      }
+      visit_document(text.view(), name, visit, block);
+      return;
+    }
+  }
+  visit_window(text, name, visit, block);
+}
+
 void visit_bytes(std::string_view bytes, const std::string& name, const VisitRows& visit, BlockSize block) {
   if (is_parquet(bytes)) {
     MemoryBytes file(bytes);
     visit_parquet(file, name, visit, block);
     return;
   }
-  const fs::path plain_name = without_compression(name);
-  refuse_other_name(plain_name, name);
-  const bool may_be_document = plain_name.extension() == ".json";
   if (compression_of(bytes) != Compression::none) {
-    visit_compressed(bytes, name, may_be_document, visit, block);
+    OnePiece piece(bytes);
+    visit_stream(piece, name, visit, block);
     return;
   }
+  const bool document = may_be_document(name);
   refuse_other_formats(bytes, name);
-  if (may_be_document && is_one_document(bytes)) {
+  if (document && is_one_document(bytes)) {
     visit_document(bytes, name, visit, block);
   } else {
     visit_lines(bytes, name, visit, block);
   }
 }
 
+namespace {
+
+void visit_remote(const std::string& uri, const VisitRows& visit, BlockSize block) {
+  const std::string name = remote_name(uri);
+  RetryingFile file([uri] { return open_remote(uri); }, name);
+  char start[4];
+  if (is_parquet({start, file.read_at(0, start)})) {
+    visit_parquet(file, name, visit, block);
+  } else if (file.size() == 0) {
+    no_rows(name);
+  } else {
+    ReadAheadStream stream(file);
+    visit_stream(stream, name, visit, block);
+  }
+  log_remote_counts(name);
+}
+
+}  // namespace
+
 void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block) {
+  if (is_remote(path.string())) {
+    visit_remote(path.string(), visit, block);
+    return;
+  }
   {
     const MappedFile file(path);
     if (!is_parquet(file.text())) {

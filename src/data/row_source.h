@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "data/byte_source.h"
 #include "data/jsonl.h"
 
 namespace deltatune {
@@ -65,7 +66,10 @@ void visit_values(const json::Value& rows, const std::string& name, const VisitR
 void visit_bytes(std::string_view bytes, const std::string& name, const VisitRows& visit,
                  BlockSize block = {});
 
-/// The same for a file.
+/// The same for bytes that are no Parquet, read front to back.
+void visit_stream(ByteStream& bytes, const std::string& name, const VisitRows& visit, BlockSize block = {});
+
+/// The same for a file, or for an object whose URI stands in `path` (data/remote_files.h).
 void visit_file(const fs::path& path, const VisitRows& visit, BlockSize block = {});
 
 /// The name without an extension that says how the file is compressed: "a.jsonl" for "a.jsonl.gz".

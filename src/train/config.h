@@ -96,6 +96,11 @@ struct Config {
   std::string max_shard_size = "5GB";  ///< only where there was no input checkpoint
   bool overwrite_output_dir = false;
 
+  // reading from object stores
+  int64_t read_retries = 10;     ///< of one request
+  double read_retry_wait = 0.5;  ///< seconds before the first retry; doubles
+  double read_timeout = 30;      ///< seconds without an answer
+
   // evaluation
   std::string dataset_test_split = "test";  ///< of the folders in eval_dataset
   std::vector<std::string> eval_dataset;

@@ -14,6 +14,7 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "data/hold_out.h"
+#include "data/remote.h"
 #include "observe/console.h"
 #include "observe/metrics.h"
 #include "observe/report.h"
@@ -217,6 +218,14 @@ class TrainingRun {
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("total_steps", total_steps_);
+    if (const RemoteCounts remote = remote_counts(); remote.requests > 0) {
+      fields.set("remote_reads", json::Object{{"requests", remote.requests},
+                                              {"bytes", remote.bytes},
+                                              {"retries", remote.retries},
+                                              {"retry_wait_s", remote.waited_s},
+                                              {"stalls", remote.stalls},
+                                              {"stalled_s", remote.stalled_s}});
+    }
     metrics_->event("start", fields);
     started_at_ = trainer_->steps_done();
     clock_.restart();

@@ -49,8 +49,27 @@ std::string zstd(std::string_view text, int window_log = 0) {
 using Compress = std::string (*)(std::string_view);
 const std::vector<Compress> both = {gzip, [](std::string_view text) { return zstd(text); }};
 
-std::string plain_of(std::string_view bytes, size_t piece = 1000) {
-  Decompressor source(bytes, "f");
+// Bytes in pieces of 8 and then of `size`.
+class SmallPieces final : public ByteStream {
+ public:
+  SmallPieces(std::string_view bytes, size_t size) : bytes_(bytes), total_(bytes.size()), size_(size) {}
+  uint64_t size() const override { return total_; }
+  std::string_view next() override {
+    const size_t count = bytes_.size() == total_ ? std::max<size_t>(8, size_) : size_;
+    const std::string_view out = bytes_.substr(0, count);
+    bytes_.remove_prefix(out.size());
+    return out;
+  }
+
+ private:
+  std::string_view bytes_;
+  size_t total_;
+  size_t size_;
+};
+
+std::string plain_of(std::string_view bytes, size_t piece = 1000, size_t piece_in = std::string::npos) {
+  SmallPieces pieces(bytes, piece_in);
+  Decompressor source(pieces, "f");
   std::string out;
   std::string buffer(piece, '\0');
   for (;;) {
@@ -106,6 +125,17 @@ std::string rows_refusal(std::string_view bytes, const std::string& name, BlockS
     return e.text();
   }
   return "";
+}
+
+TEST(Decompress, PiecesOfTheFileMayBeOfAnySize) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += std::to_string(i * i % 977) + " ";
+  for (const Compress compress : both) {
+    const std::string twice = compress(text.substr(0, 5000)) + compress(text.substr(5000));
+    for (const size_t piece : {1u, 3u, 8u, 1000u}) EXPECT_EQ(plain_of(twice, 1000, piece), text) << piece;
+  }
+  EXPECT_EQ(plain_of(gzip(text) + std::string(100, '\0'), 1000, 7), text) << "padding";
+  EXPECT_EQ(plain_of("no magic number here", 6, 5), "no magic number here");
 }
 
 TEST(Decompress, KnowsFormatsByTheirFirstBytes) {

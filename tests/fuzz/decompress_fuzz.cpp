@@ -49,7 +49,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   refused_or_done([&] {
-    Decompressor source(bytes, "fuzz");
+    OnePiece piece(bytes);
+    Decompressor source(piece, "fuzz");
     std::string out(size_t{1} << (data[0] % 16), '\0');
     for (size_t total = 0, count = 1; count > 0 && total < most; total += count) {
       count = source.read(out);
