@@ -1,5 +1,7 @@
 // `deltatune bench op [glob]`: the ops of a training step at a model's shapes, one by one.
 // `deltatune bench step`: whole steps of its first layers.
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -50,6 +52,20 @@ void report_to(const Invocation& call, const Device& device, const std::string& 
   write_file_atomic(file, json::dump(out, 2) + "\n");
 }
 
+/// Before minutes are spent: can the results be written?
+void check_json(const Config& config) {
+  if (config.bench_json.empty()) return;
+  const fs::path file = config.bench_json;
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  std::error_code error;
+  if (fs::is_directory(folder, error) && access(folder.c_str(), W_OK) == 0 &&
+      !fs::is_directory(file, error)) {
+    return;
+  }
+  throw Error(ErrorKind::usage, format("results cannot be written to {}", file.string()), "--json",
+              "name a file in a folder that exists and can be written to");
+}
+
 bool has_gpu(std::string_view name) {
   const json::Value machine = machine_json();
   const json::Value* gpus = machine.find("gpus");
@@ -95,6 +111,7 @@ std::vector<int64_t> depths(const Config& config, int64_t model_layers) {
 
 int verb_bench_step(const Invocation& call) {
   const Config& config = call.config();
+  check_json(config);
   BenchStepOptions options;
   options.model = bench_model_config(config.bench_model);
   options.model_name = config.bench_model;
@@ -132,6 +149,7 @@ int verb_bench_op(const Invocation& call) {
     throw Error(ErrorKind::usage, "unexpected argument " + call.arguments[1], "command line",
                 "usage: deltatune bench op [glob]; put a glob in quotes");
   }
+  check_json(config);
   BenchOpOptions options;
   options.model = bench_model_config(config.bench_model);
   options.model_name = config.bench_model;

@@ -2,13 +2,12 @@
 #include "train/bench_model.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/format.h"
 #include "base/rng.h"
+#include "data/lengths_file.h"
 #include "embedded.h"
 #include "ops/ops.h"
 #include "train/random_fill.h"
@@ -69,28 +68,7 @@ std::vector<size_t> one_of_each_kind(const ModelConfig& config) {
 
 std::vector<int32_t> bench_lengths(const std::string& path) {
   if (path.empty()) return {default_length};
-  std::vector<int32_t> out;
-  const std::string text = read_file(path);
-  int64_t number = 0;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find('\n', at), text.size());
-    std::string_view line = std::string_view(text).substr(at, end - at);
-    at = end + 1;
-    ++number;
-    line = line.substr(0, line.find('#'));
-    while (!line.empty() && (line.back() == ' ' || line.back() == '\r' || line.back() == '\t'))
-      line.remove_suffix(1);
-    if (line.empty()) continue;
-    int32_t length = 0;
-    const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), length);
-    if (error != std::errc() || rest != line.data() + line.size() || length < 1) {
-      throw Error(ErrorKind::data, format("{} is no document length", json::quote(line)),
-                  format("{}, line {}", path, number), "write one whole number above 0 a line");
-    }
-    out.push_back(length);
-  }
-  if (out.empty()) throw Error(ErrorKind::data, "no document length in the file", path, "write one a line");
-  return out;
+  return read_lengths(path, INT32_MAX);
 }
 
 Batch bench_batch(const std::vector<int32_t>& lengths, int64_t tokens, int64_t vocabulary) {

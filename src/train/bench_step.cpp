@@ -313,7 +313,7 @@ json::Value BenchStepReport::to_json() const {
     list.push_back(std::move(item));
   }
   out.set("depths", std::move(list));
-  out.set("extrapolated", figures_json(*this, whole));
+  if (depths.size() > 1) out.set("extrapolated", figures_json(*this, whole));
   return out;
 }
 
@@ -326,11 +326,12 @@ std::string BenchStepReport::to_text() const {
       rates.gemm_size, rates.gemm_tflop_s, slow ? "  slow kernels" : "");
   out += format("{:<28}", "layers");
   for (const BenchStepDepth& d : depths) out += format("{:>12.0f}", d.figures.layers);
-  out += format("{:>12.0f}  extrapolated\n", whole.layers);
+  const bool extended = depths.size() > 1;
+  out += extended ? format("{:>12.0f}  extrapolated\n", whole.layers) : "\n";
   const auto row = [&](const char* what, auto&& value) {
     out += format("{:<28}", what);
     for (const BenchStepDepth& d : depths) out += format("{:>12.3f}", value(d.figures));
-    out += format("{:>12.3f}\n", value(whole));
+    out += extended ? format("{:>12.3f}\n", value(whole)) : "\n";
   };
   row("forward and backward, ms", [](const StepFigures& f) { return f.pass_ms; });
   row("its matrix products, ms", [](const StepFigures& f) { return f.gemm_ms; });
@@ -351,7 +352,7 @@ std::string BenchStepReport::to_text() const {
       out += format("{:.0f} layers: {}\n", d.figures.layers, deltatune::to_text(d.traced));
     }
   }
-  if (depths.size() > 1 && whole.traced_ms > 0) {
+  if (extended && whole.traced_ms > 0) {
     out += format("{:.0f} layers: device busy {:.3f} ms of {:.3f} ms a step: idle {:.3f} %, extrapolated\n",
                   whole.layers, whole.busy_ms, whole.traced_ms, 100 * (1 - whole.busy_ms / whole.traced_ms));
   }
@@ -365,7 +366,7 @@ std::string BenchStepReport::to_text() const {
       const auto at = d.figures.op_ms.find(op);
       out += format("{:>12.3f}", at == d.figures.op_ms.end() ? 0 : at->second);
     }
-    out += format("{:>12.3f}\n", ms);
+    out += extended ? format("{:>12.3f}\n", ms) : "\n";
   }
   return out;
 }

@@ -250,6 +250,11 @@ class TrainingRun {
           format("the checkpoint was made with dtype {}, this run has {}", dtype->as_string(), config_.dtype),
           resume_->string(), "resume with the same dtype");
     }
+    if (const json::Value* rounding = state.find("weight_rounding");
+        rounding && rounding->as_string() != config_.weight_rounding) {
+      log::warn("weight_rounding was {} until the checkpoint and is {} from here on", rounding->as_string(),
+                config_.weight_rounding);
+    }
     trainer_->restore(state.at("trainer"));
     window_ = LogWindow::from_json(state.at("log_window"));
     tokens_seen_ = state.at("tokens_seen").as_integer();
@@ -385,6 +390,7 @@ class TrainingRun {
     json::Value state;
     state.set("trainer", trainer_->state());
     state.set("dtype", config_.dtype);
+    state.set("weight_rounding", config_.weight_rounding);
     state.set("log_window", window_.to_json());
     state.set("tokens_seen", tokens_seen_);
     const fs::path folder = save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(),

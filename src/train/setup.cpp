@@ -37,6 +37,9 @@ GraphMode graph_mode(const Config& config) {
 }
 
 EngineOptions engine_options(const Config& config, Keep keep, bool train) {
+  if (graph_mode(config) == GraphMode::always && config.device == "cpu") {
+    throw Error(ErrorKind::usage, "a CPU has no CUDA graphs", "cuda_graph: true", "use cuda_graph: auto");
+  }
   EngineOptions out;
   out.storage = storage_dtype(config);
   out.tokens = config.max_tokens;

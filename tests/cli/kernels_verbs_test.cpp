@@ -79,13 +79,16 @@ TEST(KernelsVerbs, BenchSaysWhatIsWrongBeforeItMeasures) {
   const std::pair<std::string, std::string> cases[] = {
       {"bench step --depths ''", "the list of depths is empty"},
       {"bench step --depths 4,x", "no list of numbers"},
+      {"bench step --json /no/such/folder/x.json", "results cannot be written"},
+      {"bench op --json .", "results cannot be written"},
+      {"bench op --lengths /dev/zero", "more than 200 bytes"},
       {"bench op '******************************x'", "no op is called"},
       {"bench op fill --kernel foo", "has a kernel foo"},
   };
   for (const auto& [words, expected] : cases) {
     SCOPED_TRACE(words);
     const ProgramResult result = run_deltatune(words + tiny);
-    EXPECT_EQ(result.code, 2);
+    EXPECT_EQ(result.code, words.find("/dev/zero") == std::string::npos ? 2 : 3);
     EXPECT_NE(result.err.find(expected), std::string::npos) << result.err;
     EXPECT_NE(result.err.find("  fix: "), std::string::npos) << result.err;
   }
