@@ -28,11 +28,15 @@ Hasher& Hasher::update(std::string_view text) {
   return update(std::as_bytes(std::span(text)));
 }
 
-std::string Hasher::hex() const {
+Hash128 Hasher::digest() const {
   const XXH128_hash_t hash = XXH3_128bits_digest(&state_->xxh);
+  return {hash.high64, hash.low64};
+}
+
+std::string Hasher::hex() const {
   static constexpr char digits[] = "0123456789abcdef";
   std::string out;
-  for (const uint64_t half : {hash.high64, hash.low64}) {
+  for (const uint64_t half : digest()) {
     for (int shift = 60; shift >= 0; shift -= 4) out += digits[(half >> shift) & 15];
   }
   return out;

@@ -1,7 +1,9 @@
 // 128-bit content hashes (XXH3) for fingerprints of data, tokenizers and templates. Not cryptographic.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -9,7 +11,10 @@
 
 namespace deltatune {
 
-/// Streaming hash: update() any number of times, then hex().
+/// The two halves of a hash, the upper one first.
+using Hash128 = std::array<uint64_t, 2>;
+
+/// Streaming hash: update() any number of times, then digest() or hex().
 class Hasher {
  public:
   Hasher();
@@ -19,7 +24,8 @@ class Hasher {
   Hasher& update(std::span<const std::byte> bytes);
   /// Adds the length first, so that ("ab","c") and ("a","bc") differ.
   Hasher& update(std::string_view text);
-  /// 32 lower-case hexadecimal digits.
+  Hash128 digest() const;
+  /// digest() as 32 lower-case hexadecimal digits.
   std::string hex() const;
 
  private:

@@ -132,6 +132,10 @@ void data_rows(Table& t) {
   t.add("on_bad_row", &Config::on_bad_row, with_data,
         "malformed or unusable rows: stop, or skip and count them")
       .one_of({"error", "skip"});
+  t.add(
+      "dataset_cache", &Config::dataset_cache, with_data,
+      "where tokenised datasets are kept for the next start: auto (in DELTATUNE_CACHE, from 4 MiB on), off, "
+      "or a folder");
   t.add("parse_special_in_content", &Config::parse_special_in_content, with_text,
         "let control tokens typed inside a message become control tokens, as a plain render would");
   t.add("max_length", &Config::max_length, with_text, "tokens of one conversation, at most")

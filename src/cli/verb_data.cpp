@@ -214,7 +214,7 @@ int verb_data_stats(const Invocation& call) {
   const Config& config = call.config();
   const TextSource text = open_text(config);
   const TokenizedSet set =
-      load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
+      load_set(config.dataset, config.dataset_train_split, config, vocab_size_of(config, text), text);
   StreamOptions rows = stream_options(config, text.pad_id());
   rows.mixture = mixture_of(config, set);
   const DataStats stats =

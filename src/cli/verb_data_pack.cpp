@@ -17,7 +17,7 @@ namespace {
 std::vector<int32_t> lengths_of_dataset(const Config& config, StreamOptions& options) {
   const TextSource text = open_text(config);
   TokenizedSet set =
-      load_dataset(config.dataset, dataset_options(config, vocab_size_of(config, text)), text.encoder());
+      load_set(config.dataset, config.dataset_train_split, config, vocab_size_of(config, text), text);
   if (config.eval_dataset.empty() && config.val_size > 0)
     set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).first;
   options.mixture = mixture_of(config, set);

@@ -30,6 +30,9 @@ constexpr Verb table[] = {
     {"data pack", nullptr, "cfg.yaml",
      "rows, steps and fill of an epoch; --compare: of every way of batching", Takes::config, reader::data,
      verb_data_pack},
+    {"data check", nullptr, "cfg.yaml or dataset",
+     "every bad row, duplicates, cut rows; exit code 3 if any is bad", Takes::data, reader::data,
+     verb_data_check},
     {"data render", nullptr, "cfg.yaml", "rows through the chat template alone", Takes::config, reader::data,
      verb_data_render},
     {"data tokenize", nullptr, "cfg.yaml", "token ids of rows, or of --text", Takes::config, reader::data,
@@ -115,7 +118,10 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
                 format("usage: deltatune {} {}", verb.name, verb.argument));
   }
   if (line.positional.empty()) return;
-  if (verb.takes == Takes::config) call.config_file = line.positional[0];
+  const std::string& word = line.positional[0];
+  const bool yaml = word.ends_with(".yaml") || word.ends_with(".yml");
+  if (verb.takes == Takes::config || (verb.takes == Takes::data && yaml)) call.config_file = word;
+  if (verb.takes == Takes::data && !yaml) line.flags.push_back({"dataset", word, verb.argument});
   if (verb.takes == Takes::path) call.arguments = line.positional;
   if (verb.takes == Takes::model)
     line.flags.push_back({"model_name_or_path", line.positional[0], verb.argument});

@@ -22,6 +22,7 @@ struct Invocation {
 /// What the positional words of a verb are.
 enum class Takes {
   config,  ///< one YAML file, optional
+  data,    ///< one YAML file (.yaml, .yml), or else one entry of `dataset`; optional
   path,    ///< one file or folder, required, in arguments[0]
   model,   ///< one checkpoint, optional; sets model_name_or_path
   words,   ///< any number of words
@@ -56,6 +57,7 @@ int verb_help(const Invocation& call);
 int verb_data_show(const Invocation& call);
 int verb_data_stats(const Invocation& call);
 int verb_data_pack(const Invocation& call);
+int verb_data_check(const Invocation& call);
 int verb_data_render(const Invocation& call);
 int verb_data_tokenize(const Invocation& call);
 int verb_inspect(const Invocation& call);

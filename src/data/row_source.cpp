@@ -27,6 +27,16 @@ const json::Array* array_of(const json::Value& value) {
   return nullptr;
 }
 
+// True for an object with a member that a row of some schema has: no wrapper of an array, whatever else it
+// has.
+bool has_row_member(const json::Value& value) {
+  for (const char* key :
+       {"messages", "conversations", "instruction", "output", "prompt", "completion", "input_ids"}) {
+    if (value.find(key)) return true;
+  }
+  return false;
+}
+
 // True when a .json file holds one document rather than lines: it starts an array, or its first line alone is
 // no complete object, or that object wraps an array of rows.
 bool is_one_document(std::string_view text) {
@@ -36,7 +46,7 @@ bool is_one_document(std::string_view text) {
   if (first.text[0] == '[') return true;
   try {
     const json::Value value = json::parse(first.text, "");
-    return array_of(value) != nullptr && !value.find("messages") && !value.find("input_ids");
+    return array_of(value) != nullptr && !has_row_member(value);
   } catch (const Error&) {
     return true;
   }

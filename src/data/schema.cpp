@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/format.h"
 #include "base/log.h"
@@ -381,9 +382,14 @@ Conversation read_conversation(const Value& row, const SchemaOptions& options, S
   return out;
 }
 
+void SchemaNotices::say(std::string line) {
+  log::info("{}", line);
+  lines_.push_back(std::move(line));
+}
+
 void SchemaNotices::see(const std::string& file, const SchemaNote& note) {
   if (said_.emplace(file, note.schema).second) {
-    log::info("{}: rows are read as {} ({})", file, name_of(note.schema), note.members);
+    say(format("{}: rows are read as {} ({})", file, name_of(note.schema), note.members));
   }
   std::string fresh;
   for (const std::string& member : note.not_read) {
@@ -391,7 +397,7 @@ void SchemaNotices::see(const std::string& file, const SchemaNote& note) {
     fresh += fresh.empty() ? "" : ", ";
     fresh += named_.size() > most_named ? "and others" : shortened(member);
   }
-  if (!fresh.empty()) log::info("{}: members of rows that are not read: {}", file, fresh);
+  if (!fresh.empty()) say(format("{}: members of rows that are not read: {}", file, fresh));
 }
 
 }  // namespace deltatune

@@ -58,8 +58,12 @@ Conversation read_conversation(const json::Value& row, const SchemaOptions& opti
 class SchemaNotices {
  public:
   void see(const std::string& file, const SchemaNote& note);
+  /// What was said.
+  const std::vector<std::string>& lines() const { return lines_; }
 
  private:
+  void say(std::string line);
+  std::vector<std::string> lines_;
   std::set<std::pair<std::string, Schema>> said_;
   std::set<std::string, std::less<>> named_;
 };

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -10,10 +11,10 @@
 namespace deltatune {
 namespace {
 
-LengthStats length_stats(const std::vector<int32_t>& lengths) {
+LengthStats length_stats(std::span<const int32_t> lengths) {
   LengthStats out;
   if (lengths.empty()) return out;
-  std::vector<int32_t> sorted = lengths;
+  std::vector<int32_t> sorted(lengths.begin(), lengths.end());
   std::sort(sorted.begin(), sorted.end());
   int64_t sum = 0;
   for (const int32_t length : sorted) sum += length;

@@ -156,6 +156,7 @@ ChatTemplate::ChatTemplate(jinja::Template parsed, std::string source, std::vect
     hasher.update(std::string_view(token.name)).update(std::string_view(json::dump(token.value)));
   }
   fingerprint_ = hasher.hex();
+  names_time_ = source.find("strftime_now") != std::string::npos;
 }
 
 ChatTemplate ChatTemplate::compile(std::string source, std::string_view where) {

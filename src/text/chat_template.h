@@ -93,6 +93,8 @@ class ChatTemplate {
 
   /// Hash of the template and its token variables.
   const std::string& fingerprint() const { return fingerprint_; }
+  /// The source names strftime_now: what it renders may change from day to day.
+  bool names_time() const { return names_time_; }
 
  private:
   struct Shape;
@@ -111,6 +113,7 @@ class ChatTemplate {
   jinja::Template template_;
   std::vector<jinja::Variable> tokens_;
   std::string fingerprint_;
+  bool names_time_ = false;
   std::unique_ptr<Cache> cache_;
 };
 

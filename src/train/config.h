@@ -32,6 +32,7 @@ struct Config {
   std::string think_prefix = "generated";     ///< generated | all | skip_empty
   std::string overflow = "truncate";          ///< truncate | drop | split
   std::string on_bad_row = "error";           ///< error | skip
+  std::string dataset_cache = "auto";         ///< auto | off | a folder
   bool parse_special_in_content = false;  ///< control-token strings typed in a message become control tokens
   int64_t max_length = 8192;              ///< tokens of one conversation
 

@@ -138,6 +138,7 @@ class TrainingRun {
     check_data_keys(config_);
     console_.phase("reading and tokenising the data", 0, 0);
     train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
+    if (!config_.dry_run) write_skipped_rows(train_set_, output_);
     if (!config_.eval_dataset.empty())
       eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
     if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();

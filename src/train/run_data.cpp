@@ -4,8 +4,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/format.h"
+#include "base/hash.h"
+#include "base/json.h"
 #include "base/log.h"
+#include "io/model_path.h"
 #include "train/engine.h"
 
 namespace deltatune {
@@ -26,6 +30,19 @@ OnBadRow on_bad_row(const Config& config) {
 Overflow overflow(const Config& config) {
   if (config.overflow == "drop") return Overflow::drop;
   return config.overflow == "split" ? Overflow::split : Overflow::truncate;
+}
+
+// The program is part of what makes tokens: another build may have another tokenizer. Empty where it cannot
+// be read.
+std::string program_hash() {
+  static const std::string hash = [] {
+    try {
+      return hash_hex(MappedFile("/proc/self/exe").text());
+    } catch (const Error&) {
+      return std::string();
+    }
+  }();
+  return hash;
 }
 
 }  // namespace
@@ -70,11 +87,54 @@ DatasetOptions dataset_options(const Config& config, int64_t vocab_size) {
   return options;
 }
 
+CacheOptions cache_options(const Config& config, const TextSource& text) {
+  CacheOptions out;
+  if (config.dataset_cache == "off" || config.dataset_cache.empty()) return out;
+  const bool chosen = config.dataset_cache != "auto";
+  out.folder = chosen ? fs::path(config.dataset_cache) : program_cache();
+  if (!chosen && !out.folder.empty()) out.folder /= "datasets";
+  out.least_bytes = chosen ? 0 : int64_t{4} << 20;
+  out.recipe = program_hash() + text.fingerprint();
+  if (program_hash().empty()) out.folder.clear();
+  if (text.chat_template != nullptr && text.chat_template->names_time()) {
+    log::info("no token cache: the chat template prints the time");
+    out.folder.clear();
+  }
+  return out;
+}
+
+TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config& config,
+                      int64_t vocab_size, const TextSource& text) {
+  DatasetOptions options = dataset_options(config, vocab_size);
+  options.split = split;
+  options.cache = cache_options(config, text);
+  return load_dataset(entries, options, text.encoder());
+}
+
 TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config& config,
                       const ModelSource& source, const TextSource& text) {
-  DatasetOptions options = dataset_options(config, source.config.vocab_size);
-  options.split = split;
-  return load_dataset(entries, options, text.encoder());
+  return load_set(entries, split, config, source.config.vocab_size, text);
+}
+
+void write_skipped_rows(const TokenizedSet& set, const fs::path& folder) {
+  const fs::path path = folder / "skipped_rows.jsonl";
+  if (set.skipped().empty()) {
+    std::error_code code;
+    fs::remove(path, code);
+    return;
+  }
+  std::string text;
+  for (const SkippedRow& row : set.skipped()) {
+    text += json::dump(json::Object{{"file", set.file_name(row.file)},
+                                    {"line", row.line},
+                                    {"problem", name_of(row.problem)},
+                                    {"what", row.what},
+                                    {"where", row.where},
+                                    {"fix", row.fix}}) +
+            "\n";
+  }
+  write_file_atomic(path, text);
+  log::info("{} skipped rows are listed in {}", set.skipped().size(), path.string());
 }
 
 int64_t max_segments(const Config& config) {

@@ -22,9 +22,19 @@ std::vector<int32_t> stop_ids(const TextSource&, const ModelSource&);
 DatasetOptions dataset_options(const Config&, int64_t vocab_size);
 
 /// The set of `entries` (files, folders, globs) under the run's rules of length and bad rows; `split` chooses
-/// the files of folders.
+/// the files of folders. It comes from the token cache where dataset_cache allows and the cache has it.
+TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config&,
+                      int64_t vocab_size, const TextSource&);
 TokenizedSet load_set(const std::vector<std::string>& entries, const std::string& split, const Config&,
                       const ModelSource&, const TextSource&);
+
+/// Where the tokens of a dataset are kept. Nowhere for dataset_cache: off, and for a template that prints the
+/// time.
+CacheOptions cache_options(const Config&, const TextSource&);
+
+/// skipped_rows.jsonl in `folder`, {"file", "line", "problem", "what", "where", "fix"} for each row that
+/// on_bad_row: skip left out; one of an earlier run is removed where there are none. Throws Error{resource}.
+void write_skipped_rows(const TokenizedSet& set, const fs::path& folder);
 
 /// World of one; whoever has more sets world_size and rank.
 StreamOptions stream_options(const Config&, int32_t pad_id);

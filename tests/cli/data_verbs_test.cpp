@@ -1,9 +1,10 @@
-// data show, stats, render, tokenize; inspect; doctor: the built program on the embedded demo and on broken
-// files.
+// data show, stats, check, render, tokenize; inspect; doctor: the built program on the embedded demo and on
+// broken files.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
 #include "cli/run_binary.h"
+#include "data/bad_rows.h"
 
 namespace deltatune {
 namespace {
@@ -168,6 +169,64 @@ TEST(DataStats, CountsTheDemo) {
       run_deltatune("data stats --json --max-tokens 512 --max-length 256" + with_data(demo + "/train.jsonl"));
   const json::Value stats = json::parse(result.out, "stdout");
   EXPECT_GT(stats.at("steps_per_epoch").as_integer(), 0);
+}
+
+TEST(DataStats, ASecondStartTakesTheTokensFromTheCache) {
+  ScratchFolder folder;
+  const std::string command = "data stats --json --dataset-cache " + (folder / "cache").string();
+  const std::string rows = folder.write("rows.jsonl", std::string(one_row) + "{}\n");
+  const std::string skip = " --on-bad-row skip";
+  const ProgramResult first = run_deltatune(command + skip + with_data(rows));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_TRUE(contains(first.err, "tokens kept in")) << first.err;
+  const ProgramResult second = run_deltatune(command + skip + with_data(rows));
+  EXPECT_TRUE(contains(second.err, "tokens of 1 conversations from")) << second.err;
+  EXPECT_EQ(second.out, first.out);
+  // Template variables, masks and the rows themselves: other tokens.
+  const ProgramResult other = run_deltatune(command + skip + " --train-on all" + with_data(rows));
+  EXPECT_TRUE(contains(other.err, "tokens kept in")) << other.err;
+  folder.write("rows.jsonl", std::string(one_row) + one_row);
+  const ProgramResult changed = run_deltatune(command + skip + with_data(rows));
+  EXPECT_TRUE(contains(changed.err, "tokens kept in")) << changed.err;
+  EXPECT_NE(changed.out, first.out);
+  const ProgramResult off = run_deltatune("data stats --json --dataset-cache off" + with_data(rows));
+  EXPECT_EQ(off.out, changed.out);
+}
+
+TEST(DataCheck, NamesFortyBadRowsAndExitsWith3) {
+  ScratchFolder folder;
+  std::string text;
+  const std::vector<testing_data::BadRow> bad = testing_data::bad_rows();
+  for (const testing_data::BadRow& row : bad) text += row.text + "\n";
+  const std::string file = folder.write("rows.jsonl", text + one_row);
+  const ProgramResult result = run_deltatune("data check --json " + file + model_flag);
+  EXPECT_EQ(result.code, 3) << result.err;
+  std::istringstream lines(result.out);
+  std::string line;
+  for (size_t i = 0; i < bad.size(); ++i) {
+    ASSERT_TRUE(std::getline(lines, line)) << i;
+    const json::Value finding = json::parse(line, "stdout");
+    EXPECT_EQ(finding.at("line").as_integer(), static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(finding.at("problem").as_string(), name_of(bad[i].problem));
+    EXPECT_TRUE(finding.at("bad").as_bool());
+  }
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_TRUE(contains(line, "control_token")) << line;  // of the good row
+}
+
+TEST(DataCheck, WordsAndExitCodes) {
+  ScratchFolder folder;
+  const std::string good = folder.write("good.jsonl", one_row);
+  const std::string bad = folder.write("bad.jsonl", std::string(one_row) + "{\"messages\": 3}\n");
+  const ProgramResult fine = run_deltatune("data check " + good);
+  EXPECT_EQ(fine.code, 0) << fine.err;
+  EXPECT_TRUE(contains(fine.out, "rows were not rendered")) << fine.out;
+  const ProgramResult wrong = run_deltatune("data check" + with_data(bad));
+  EXPECT_EQ(wrong.code, 3) << wrong.err;
+  EXPECT_TRUE(contains(wrong.out, "bad.jsonl, line 2") && contains(wrong.out, "fix: ")) << wrong.out;
+  EXPECT_TRUE(contains(wrong.out, "2 in 1 files: 1 bad")) << wrong.out;
+  EXPECT_EQ(run_deltatune("data check " + (folder / "missing.jsonl").string()).code, 3);
+  EXPECT_EQ(run_deltatune("data check").code, 2);
 }
 
 TEST(DataRender, SetReachesTheTemplate) {

@@ -104,7 +104,8 @@ TEST(Dataset, CountsWhatOverflowDoes) {
   EXPECT_EQ(split.counts().split, 2);
   EXPECT_EQ(split.counts().split_pieces_masked, 1);
   EXPECT_EQ(split.counts().tokens_cut, 8);
-  EXPECT_EQ(split.raw_lengths(), (std::vector<int32_t>{12, 11, 2}));
+  EXPECT_EQ(std::vector<int32_t>(split.raw_lengths().begin(), split.raw_lengths().end()),
+            (std::vector<int32_t>{12, 11, 2}));
 }
 
 TEST(Dataset, SkipsAndCounts) {
