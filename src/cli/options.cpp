@@ -109,6 +109,12 @@ void data_rows(Table& t) {
   t.add("dataset_weights", &Config::dataset_weights, training | data,
         "how often an epoch uses the conversations of each entry of dataset: 0.5 is every second one, 2 is "
         "twice");
+  t.add("streaming", &Config::streaming, train,
+        "tokenise while training, for data that is too large to tokenise first; needs max_steps");
+  t.add("shuffle_buffer_size", &Config::shuffle_buffer_size, train,
+        "with streaming: conversations that are shuffled and packed together")
+      .alias({"streaming_multipack_buffer_size"})
+      .range(1, 1 << 24);
   t.add("dataloader_prefetch_factor", &Config::dataloader_prefetch_factor, train,
         "micro-batches that a thread makes ahead of the step; 0 means none")
       .range(0, 1024);

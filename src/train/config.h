@@ -25,6 +25,8 @@ struct Config {
   std::vector<std::string> dataset;           ///< files, folders or globs
   std::string dataset_train_split = "train";  ///< of the folders in dataset
   std::vector<std::string> dataset_weights;   ///< one number for each entry of dataset; empty: all 1
+  bool streaming = false;                     ///< tokenise while training
+  int64_t shuffle_buffer_size = 10000;        ///< streaming: conversations of a window
   int64_t dataloader_prefetch_factor = 2;     ///< micro-batches made ahead of the step; 0: none
   std::string dataset_schema = "auto";        ///< auto | messages | sharegpt | alpaca | prompt_completion
   std::string messages_field;                 ///< empty: messages, then conversations

@@ -137,12 +137,15 @@ class TrainingRun {
     }
     check_data_keys(config_);
     console_.phase("reading and tokenising the data", 0, 0);
-    train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
-    if (!config_.dry_run) write_skipped_rows(train_set_, output_);
+    if (!config_.streaming) {
+      train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
+      if (!config_.dry_run) write_skipped_rows(train_set_, output_);
+    }
     if (!config_.eval_dataset.empty())
       eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
-    if (config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
-    RunStream stream = open_stream(config_, train_set_, text_.pad_id());
+    if (!config_.streaming && config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
+    RunStream stream = config_.streaming ? open_streaming(config_, source_, text_)
+                                         : open_stream(config_, train_set_, text_.pad_id());
     int64_t segments = stream.max_segments;
     if (eval_set_) {
       const EvalBatches batches(*eval_set_, stream_options(config_, text_.pad_id()));

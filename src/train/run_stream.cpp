@@ -8,9 +8,11 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/hash.h"
 #include "base/log.h"
 #include "data/files.h"
 #include "data/prefetch.h"
+#include "data/streaming.h"
 #include "train/run_data.h"
 
 namespace deltatune {
@@ -61,10 +63,41 @@ std::unique_ptr<RowStream> ahead(std::unique_ptr<RowStream> rows, const Config& 
   return std::make_unique<Prefetcher>(std::move(rows), config.dataloader_prefetch_factor);
 }
 
+// What identifies the files of a stream that nobody has read: names and sizes.
+std::string identity_of(const std::vector<fs::path>& files) {
+  Hasher hasher;
+  for (const fs::path& path : files) {
+    std::error_code unknown;
+    const auto size = fs::file_size(path, unknown);
+    hasher.update(path.filename().string()).update(unknown ? "?" : format("{}", size));
+  }
+  return hasher.hex();
+}
+
+void refuse_with_streaming(const Config& config) {
+  const auto refuse = [](const char* what, const char* key, const char* fix) {
+    throw Error(ErrorKind::usage, what, key, fix);
+  };
+  if (config.max_steps <= 0) {
+    refuse("streaming: true needs max_steps: how many steps an epoch has is not known before it is read",
+           "max_steps",
+           "set max_steps; `deltatune data stats` with streaming: false counts the steps of an epoch");
+  }
+  if (config.val_size > 0) {
+    refuse("streaming: true cannot hold out a part of data that it has not read", "val_size",
+           "name an eval_dataset, or leave val_size out");
+  }
+  if (!config.dataset_weights.empty()) {
+    refuse("streaming: true reads the files one after the other, once an epoch: there are no weights",
+           "dataset_weights", "leave dataset_weights out, or set streaming: false");
+  }
+}
+
 }  // namespace
 
 void check_data_keys(const Config& config) {
   weights_of(config);
+  if (config.streaming) refuse_with_streaming(config);
 }
 
 std::vector<MixturePart> mixture_of(const Config& config, const TokenizedSet& set) {
@@ -108,6 +141,24 @@ RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad
       format_count(set.size()), format_count(set.counts().tokens), format_count(set.counts().targets),
       stream->rows_in_epoch(0), config.max_tokens, out.max_segments - 1, stream->steps_per_epoch());
   out.rows = ahead(std::move(stream), config);
+  return out;
+}
+
+RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text) {
+  StreamingOptions options;
+  options.rows = dataset_options(config, source.config.vocab_size);
+  options.files = dataset_files(config.dataset, config.dataset_train_split);
+  options.stream = stream_options(config, text.pad_id());
+  options.shuffle_buffer_size = config.shuffle_buffer_size;
+  options.identity = identity_of(options.files);
+  RunStream out;
+  out.max_segments = max_segments(config);
+  out.total_steps = config.max_steps;
+  log::info(
+      "data: streaming {} files, tokenised as they are read, shuffled and packed among {} conversations; {} "
+      "steps",
+      options.files.size(), format_count(config.shuffle_buffer_size), out.total_steps);
+  out.rows = ahead(std::make_unique<StreamingBatches>(std::move(options), text.encoder()), config);
   return out;
 }
 

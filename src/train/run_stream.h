@@ -1,4 +1,5 @@
-// The batches of a training run, made ahead of the step by a thread.
+// The batches of a training run: from a tokenised set or tokenised on the fly, made ahead of the step by a
+// thread.
 #pragma once
 
 #include <memory>
@@ -7,6 +8,8 @@
 #include "data/batch_stream.h"
 #include "data/mixture.h"
 #include "train/config.h"
+#include "train/model_source.h"
+#include "train/text_source.h"
 
 namespace deltatune {
 
@@ -17,7 +20,8 @@ struct RunStream {
 };
 
 /// Throws Error{usage} for keys that cannot go together, before any data is read: weights that are no numbers
-/// above 0 up to 1000 or not one for each entry of dataset.
+/// above 0 up to 1000 or not one for each entry of dataset; with streaming: true what needs to know the data
+/// before the first step (num_train_epochs without max_steps, val_size, dataset_weights).
 void check_data_keys(const Config& config);
 
 /// dataset_weights for the conversations of `set`, which come from the entries of `dataset`; empty where all
@@ -26,5 +30,8 @@ std::vector<MixturePart> mixture_of(const Config& config, const TokenizedSet& se
 
 /// Batches of a set, which must outlive them. Says in the log how much there is, and of which dataset.
 RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad_id);
+
+/// streaming: true. Text must outlive the batches.
+RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text);
 
 }  // namespace deltatune

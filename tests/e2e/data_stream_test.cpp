@@ -1,4 +1,5 @@
-// Where a run's batches come from: made ahead or not, weighted. The same data gives the same bits.
+// Where a run's batches come from: made ahead or not, tokenised while training, weighted. The same data gives
+// the same bits, stopped or not.
 #include "e2e/runs.h"
 
 namespace deltatune {
@@ -39,6 +40,44 @@ TEST_F(DataStream, BatchesMadeAheadAreTheSame) {
     EXPECT_GE(event.at("data_wait_s").as_number(), 0);
     EXPECT_LE(event.at("data_wait_s").as_number(), event.at("time_s").as_number());
   }
+}
+
+TEST_F(DataStream, StreamingResumesWithTheSameBits) {
+  // 280 conversations in windows of 100: the run sees more than one epoch.
+  const Keys streaming = {{"streaming", "true"}, {"shuffle_buffer_size", "100"}, {"max_tokens", "1024"}};
+  const ProgramResult whole = train(to("whole", streaming));
+  EXPECT_TRUE(contains(whole.err, "streaming: epoch 0 had 280 conversations")) << whole.err;
+  EXPECT_GT(events(folder / "whole", "step").back().at("epoch").as_number(), 1);
+  {
+    Child child(folder, to("killed", streaming));
+    ASSERT_TRUE(child.until([&] { return fs::exists(folder / "killed" / "checkpoint-10"); })) << child.log();
+    child.signal(SIGKILL);
+    child.wait();
+  }
+  train(with(to("killed", streaming), {{"resume_from_checkpoint", "true"}}));
+  expect_equal("whole", "killed");
+  {
+    Child child(folder, to("stopped", streaming));
+    ASSERT_TRUE(child.until([&] { return fs::exists(folder / "stopped" / "checkpoint-5"); })) << child.log();
+    child.signal(SIGTERM);
+    EXPECT_EQ(child.wait(), 143) << child.log();
+  }
+  train(with(to("stopped", streaming), {{"resume_from_checkpoint", "true"}}));
+  expect_equal("whole", "stopped");
+}
+
+TEST_F(DataStream, StreamingRefusesWhatNeedsAllData) {
+  const Keys streaming = with(keys, {{"streaming", "true"}});
+  expect_error(run_verb("train", with(streaming, {{"max_steps", "-1"}})), 2, "max_steps");
+  expect_error(run_verb("train", with(streaming, {{"val_size", "10"}})), 2, "hold out");
+  expect_error(run_verb("train", with(streaming, {{"dataset_weights", "[2]"}})), 2, "weights");
+}
+
+TEST_F(DataStream, ErrorsOfTheReadingThreadAreThoseOfTheProgram) {
+  const std::string good = slurp(source_dir / "examples/demo/train.jsonl");
+  write_text(folder / "rows.jsonl", good + "{\"messages\": 7}\n");
+  const Keys run = to("bad", {{"dataset", (folder / "rows.jsonl").string()}, {"streaming", "true"}});
+  expect_error(run_verb("train", run), 3, "rows.jsonl, line 281");
 }
 
 TEST_F(DataStream, WeightsDecideHowOftenADatasetIsUsed) {
