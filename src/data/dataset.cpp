@@ -47,6 +47,7 @@ class Progress {
   int64_t total_bytes = 0;
   int64_t finished_bytes = 0;  // of files that are read
 
+  // bytes_of_file: how much of the file under way is read; -1: unknown, which leaves the time left out.
   void show(const DatasetCounts& counts, int64_t bytes_of_file) {
     const double now = clock_.seconds();
     if (now < next_) return;
@@ -54,7 +55,7 @@ class Progress {
     const double rate = static_cast<double>(counts.rows) / now;
     const int64_t bytes = finished_bytes + bytes_of_file;
     std::string eta;
-    if (total_bytes > 0 && bytes > 0 && bytes <= total_bytes) {
+    if (bytes_of_file >= 0 && bytes > 0 && bytes <= total_bytes) {
       const double left = now * (static_cast<double>(total_bytes) / static_cast<double>(bytes) - 1);
       eta = ", eta " + format_duration(left);
     }
@@ -118,7 +119,9 @@ void TokenizedSetBuilder::State::take_block(const std::vector<RawRow>& rows, con
       take_row(encoded[i], rows[i].number);
     }
   }
-  if (!rows.empty()) progress.show(counts, static_cast<int64_t>(rows.back().line.offset));
+  if (rows.empty()) return;
+  const bool is_line = rows.back().value == nullptr && rows.back().batch == nullptr;
+  progress.show(counts, is_line ? static_cast<int64_t>(rows.back().line.offset) : -1);
 }
 
 void TokenizedSetBuilder::State::skip(const RowError& problem, const RawRow& row, const std::string& file) {
