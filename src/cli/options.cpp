@@ -259,6 +259,9 @@ void device_rows(Table& t) {
       .one_of({"f32", "bf16"});
   t.add("ddp_timeout", &Config::ddp_timeout, training, "seconds a rank waits for the others")
       .range(1, 1 << 24);
+  t.add("rank_status", &Config::rank_status, train,
+        "file in which a rank tells the program that started it how it is; --nproc sets it")
+      .command_line();
   t.add("max_restarts", &Config::max_restarts, train, "times a failed run is started again")
       .at_least(0)
       .not_yet();

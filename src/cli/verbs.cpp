@@ -163,6 +163,7 @@ int dispatch(const std::vector<std::string>& words) {
   }
   Invocation call;
   call.command_line = "deltatune";
+  call.words = words;
   for (const std::string& word : words) call.command_line += " " + word;
   if (verb->run == verb_help) {
     call.arguments = {words.begin() + 1, words.end()};

@@ -15,6 +15,7 @@ struct Invocation {
   std::string config_file;             ///< empty when none was given
   std::vector<std::string> arguments;  ///< positional words other than the configuration file
   std::string command_line;            ///< as typed, for run.json
+  std::vector<std::string> words;      ///< the same, word by word, without the program
 
   const Config& config() const { return loaded.config; }
 };

@@ -16,6 +16,10 @@ class Solo : public Communicator {
     DELTATUNE_ASSERT(false && "one rank reduces nothing");
   }
   void all_reduce(Stream&, Tensor) override {}
+  void broadcast(Stream&, Tensor, int) override {}
+  void barrier(Stream&) override {}
+  std::vector<std::string> exchange(std::string_view mine) override { return {std::string(mine)}; }
+  std::vector<std::string> collect(std::string_view mine) override { return {std::string(mine)}; }
 };
 
 class Null : public Communicator {
@@ -24,21 +28,18 @@ class Null : public Communicator {
   int rank() const override { return 0; }
   int world_size() const override { return world_size_; }
   // A ring sends (n - 1) / n of the full buffer per rank for either half of an all-reduce.
-  void all_gather(Stream&, Tensor full, CTensor) override {
-    totals_.gather_bytes += static_cast<double>(full.bytes()) * share();
-    ++totals_.calls;
+  void all_gather(Stream&, Tensor full, CTensor) override { count_gather(full.bytes()); }
+  void reduce_scatter_add(Stream&, Tensor, CTensor full) override { count_reduce(full.bytes()); }
+  void all_reduce(Stream&, Tensor x) override { count_reduce(x.bytes(), 2); }
+  void broadcast(Stream&, Tensor, int) override {}
+  void barrier(Stream&) override {}
+  // The others say what this rank says.
+  std::vector<std::string> exchange(std::string_view mine) override {
+    return std::vector<std::string>(static_cast<size_t>(world_size_), std::string(mine));
   }
-  void reduce_scatter_add(Stream&, Tensor, CTensor full) override {
-    totals_.reduce_bytes += static_cast<double>(full.bytes()) * share();
-    ++totals_.calls;
-  }
-  void all_reduce(Stream&, Tensor x) override {
-    totals_.reduce_bytes += 2 * static_cast<double>(x.bytes()) * share();
-    ++totals_.calls;
-  }
+  std::vector<std::string> collect(std::string_view mine) override { return exchange(mine); }
 
  private:
-  double share() const { return static_cast<double>(world_size_ - 1) / world_size_; }
   int world_size_;
 };
 

@@ -1,6 +1,8 @@
 // ParamStore's dealings with the outside: checkpoints in, initial values, slices out.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -29,20 +31,24 @@ float log_uniform_value(uint64_t seed, uint64_t parameter, uint64_t element) {
 ParamStore::OwnPart ParamStore::own_part(const Param& param, int64_t element, int64_t count) const {
   const auto index = static_cast<size_t>(&param - table_.params.data());
   const Placement& place = layout_.placements[index];
-  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
+  OwnPart out;
+  out.group = place.in_f32_group ? &groups_.back() : &groups_[static_cast<size_t>(param.group)];
   const int64_t first = place.offset + element;
-  const int64_t begin = std::max(first, group.begin);
-  const int64_t end = std::min(first + count, group.begin + group.weights.count());
-  if (begin >= end) return {};
-  const Tensor target = group.master.empty() ? group.weights : group.master;
-  return {target.slice(begin - group.begin, end - begin), begin - first};
+  const int64_t begin = std::max(first, out.group->begin);
+  const int64_t end = std::min(first + count, out.group->begin + out.group->weights.count());
+  if (begin >= end) return out;
+  out.begin = begin - out.group->begin;
+  out.count = end - begin;
+  out.skipped = begin - first;
+  return out;
 }
 
 void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlice& slice, const float* from) {
   const int64_t columns = columns_of(param);
-  const auto [view, skipped] = own_part(param, slice.row * columns, slice.rows * columns);
-  if (view.empty()) return;
-  const float* values = from + skipped;
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  if (own.count == 0) return;
+  const Tensor view = own.of(values_of(*own.group));
+  const float* values = from + own.skipped;
   std::vector<std::byte> bytes;
   if (view.dtype != DType::f32) {
     bytes.resize(view.bytes());
@@ -116,40 +122,55 @@ void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
       continue;
     }
     const OwnPart own = own_part(param, 0, count);
-    if (own.view.empty()) continue;
+    if (own.count == 0) continue;
+    const Tensor view = own.of(values_of(*own.group));
     if (param.init == Init::normal) {
-      ops::fill_normal(stream, own.view, range, {seed, p, static_cast<uint64_t>(own.skipped)});
+      ops::fill_normal(stream, view, range, {seed, p, static_cast<uint64_t>(own.skipped)});
     } else {
-      ops::fill(stream, own.view, param.init == Init::ones ? 1 : 0);
+      ops::fill(stream, view, param.init == Init::ones ? 1 : 0);
     }
   }
   refresh_storage(stream);
 }
 
-namespace {
-void download(Stream& stream, Tensor flat, int64_t begin, int64_t count, float* to) {
-  const Tensor view = flat.slice(begin, count);
+void ParamStore::read_part(Stream& stream, const OwnPart& own, Tensor flat, bool sum, float* to) const {
+  std::vector<float> values(static_cast<size_t>(own.count));
+  const Tensor view = own.of(flat);
   std::vector<std::byte> bytes(view.bytes());
   stream.download(bytes.data(), view);
   stream.sync();
-  convert(to, DType::f32, bytes.data(), view.dtype, count);
+  float* direct = sharded() ? values.data() : to;
+  convert(direct, DType::f32, bytes.data(), view.dtype, view.count());
+  if (!sharded()) return;
+  const bool replicated = own.group == &groups_.back();
+  if (replicated && !sum && comm_.rank() != 0) values.clear();
+  const std::vector<std::string> parts =
+      comm_.collect({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  // Chunks lie in rank order; of the replicated group every rank has all.
+  bool first = true;
+  for (const std::string& part : parts) {
+    values.resize(part.size() / sizeof(float));
+    if (!part.empty()) std::memcpy(values.data(), part.data(), part.size());
+    if (replicated && !first) {
+      for (size_t i = 0; i < values.size(); ++i) to[i] += values[i];
+    } else {
+      to = std::copy(values.begin(), values.end(), to) - (replicated ? own.count : 0);
+    }
+    first = false;
+  }
 }
-}  // namespace
 
 void ParamStore::read_slice(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
-  DELTATUNE_ASSERT(comm_.world_size() == 1);
-  const Placement& place = layout_.placements[static_cast<size_t>(&param - table_.params.data())];
-  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
-  download(stream, group.master.empty() ? group.weights : group.master,
-           place.offset + slice.row * columns_of(param), slice.rows * columns_of(param), to);
+  const int64_t columns = columns_of(param);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  read_part(stream, own, values_of(*own.group), false, to);
 }
 
 void ParamStore::read_gradient(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
-  DELTATUNE_ASSERT(comm_.world_size() == 1);
-  const Placement& place = layout_.placements[static_cast<size_t>(&param - table_.params.data())];
-  const Group& group = place.in_f32_group ? groups_.back() : groups_[static_cast<size_t>(param.group)];
-  download(stream, group.grads, place.offset + slice.row * columns_of(param), slice.rows * columns_of(param),
-           to);
+  wait_for_reductions(stream);
+  const int64_t columns = columns_of(param);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  read_part(stream, own, own.group->grads, true, to);
 }
 
 }  // namespace deltatune

@@ -33,7 +33,10 @@ ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& tab
       grads_(table.params.size()) {
   DELTATUNE_ASSERT(options.storage == DType::f32 || options.storage == DType::bf16);
   place_groups();
-  if (sharded()) place_gather_slots();
+  if (sharded()) {
+    place_gather_slots();
+    comm_stream_ = device.make_stream("comm");
+  }
 }
 
 void ParamStore::place_groups() {
@@ -123,42 +126,82 @@ void ParamStore::point_f32_group() {
   }
 }
 
-int ParamStore::slot_of(int group) {
+int ParamStore::slot_of(int group) const {
   const int own = own_slot_[static_cast<size_t>(group)];
   if (own >= 0) return own;
   for (int s = 0; s < 2; ++s) {
     if (slots_[static_cast<size_t>(s)].group == group) return s;
   }
-  next_block_slot_ = 1 - next_block_slot_;
-  return next_block_slot_;
+  return 1 - last_block_slot_;
+}
+
+ParamStore::Slot& ParamStore::held_slot(int group) {
+  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  DELTATUNE_ASSERT(slot.group == group);
+  return slot;
+}
+
+void ParamStore::prefetch(Stream&, int group) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  if (slot.group == group) return;
+  comm_stream_->wait(updated_);
+  comm_stream_->wait(slot.released);
+  comm_.all_gather(*comm_stream_, part(slot.weights, 0, layout_.padded[g]), groups_[g].weights);
+  comm_stream_->record(slot.gathered);
+  slot.group = group;
 }
 
 void ParamStore::acquire(Stream& stream, int group) {
   if (!sharded()) return;
-  const auto g = static_cast<size_t>(group);
-  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
-  const int64_t count = layout_.padded[g];
-  if (slot.group != group) {
-    comm_.all_gather(stream, part(slot.weights, 0, count), groups_[g].weights);
-    slot.group = group;
-  }
+  prefetch(stream, group);
+  Slot& slot = held_slot(group);
+  stream.wait(slot.gathered);
   point(group, slot.weights, slot.grads);
+  if (own_slot_[static_cast<size_t>(group)] < 0) last_block_slot_ = slot_of(group);
+}
+
+void ParamStore::release(Stream& stream, int group) {
+  if (sharded()) stream.record(held_slot(group).released);
 }
 
 void ParamStore::begin_gradients(Stream& stream, int group) {
   if (!sharded()) return;
-  const Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
+  const Slot& slot = held_slot(group);
+  stream.wait(slot.reduced);
   ops::fill(stream, part(slot.grads, 0, layout_.padded[static_cast<size_t>(group)]), 0);
 }
 
 void ParamStore::reduce(Stream& stream, int group) {
   if (!sharded()) return;
   const auto g = static_cast<size_t>(group);
-  const Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
-  comm_.reduce_scatter_add(stream, groups_[g].grads, part(slot.grads, 0, layout_.padded[g]));
+  Slot& slot = held_slot(group);
+  stream.record(slot.written);
+  comm_stream_->wait(slot.written);
+  comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, part(slot.grads, 0, layout_.padded[g]));
+  comm_stream_->record(slot.reduced);
+}
+
+void ParamStore::wait_for_reductions(Stream& stream) const {
+  for (const Slot& slot : slots_) stream.wait(slot.reduced);
+}
+
+void ParamStore::all_reduce(Stream& stream, Tensor x) {
+  if (!sharded() || x.count() == 0) return;
+  stream.record(handed_);
+  comm_stream_->wait(handed_);
+  comm_.all_reduce(*comm_stream_, x);
+  comm_stream_->record(taken_);
+  stream.wait(taken_);
+}
+
+void ParamStore::sync() {
+  if (comm_stream_) comm_stream_->sync();
 }
 
 void ParamStore::zero_gradients(Stream& stream) {
+  wait_for_reductions(stream);  // of a window that was given up
   for (const Group& group : groups_) {
     if (group.grads.count() > 0) ops::fill(stream, group.grads, 0);
   }
@@ -179,20 +222,21 @@ void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
 }
 
 void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_norm) {
+  wait_for_reductions(stream);
   const Group& f32_group = groups_.back();
-  if (sharded() && f32_group.grads.count() > 0) comm_.all_reduce(stream, f32_group.grads);
+  all_reduce(stream, f32_group.grads);
   ops::fill(stream, sum_squares_, 0);
   for (size_t g = 0; g + 1 < groups_.size(); ++g) ops::sum_squares(stream, sum_squares_, groups_[g].grads);
   // The f32 group is the same on every rank: it enters the global sum once.
   if (comm_.rank() == 0 && f32_group.grads.count() > 0)
     ops::sum_squares(stream, sum_squares_, f32_group.grads);
-  if (sharded()) comm_.all_reduce(stream, sum_squares_);
+  all_reduce(stream, sum_squares_);
   ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
 }
 
 void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
   for (size_t g = 0; g < groups_.size(); ++g) update(stream, g, scalars_8);
-  for (Slot& slot : slots_) slot.group = -1;
+  invalidate(stream);
 }
 
 void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
@@ -217,11 +261,15 @@ std::vector<StateTensor> ParamStore::state() const {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
     if (group.weights.count() == 0) continue;
-    const std::string name = g + 1 == groups_.size() ? "f32" : table_.groups[g].name;
-    out.push_back({name + ".weights", group.master.empty() ? group.weights : group.master});
+    const bool f32_group = g + 1 == groups_.size();
+    const std::string name = f32_group ? "f32" : table_.groups[g].name;
+    const auto add = [&](const char* part_name, Tensor data) {
+      out.push_back({name + part_name, data, group.begin, f32_group});
+    };
+    add(".weights", values_of(group));
     if (!options_.train) continue;
-    out.push_back({name + ".m", group.m});
-    out.push_back({name + ".v", group.v});
+    add(".m", group.m);
+    add(".v", group.v);
   }
   return out;
 }
@@ -230,7 +278,13 @@ void ParamStore::refresh_storage(Stream& stream) {
   for (const Group& group : groups_) {
     if (!group.master.empty()) ops::cast(stream, group.weights, group.master);
   }
+  invalidate(stream);
+}
+
+// Gathered copies are old from here on.
+void ParamStore::invalidate(Stream& stream) {
   for (Slot& slot : slots_) slot.group = -1;
+  if (sharded()) stream.record(updated_);
 }
 
 }  // namespace deltatune

@@ -1,10 +1,14 @@
 // ParamStore: all parameters, their gradients and optimizer states, of which this rank holds its chunk.
 //
-// Verbs: acquire(group) fills the group's entries of weights() (gathering them first where the world has more
-// than one rank); gradients(group) fills grads(); reduce(group) sends them where they belong; step() updates.
+// Verbs: acquire(group) fills the group's entries of weights(), prefetch(group) gathers them ahead of that,
+// release(group) says that queued work was the last to read them; begin_gradients(group) fills grads();
+// reduce(group) sends them where they belong; step() updates. Where the world has more than one rank, gathers
+// and reductions run on a stream of their own beside the stream that the verbs are given: an event in either
+// direction orders every buffer that both touch.
 // Invariants: gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the
 // storage copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs
-// and without master weights); results of acquire stay valid until the second acquire of another block group.
+// and without master weights); what was acquired stays valid until the second acquire of another block group;
+// at most two gathered blocks are alive.
 #pragma once
 
 #include <memory>
@@ -20,10 +24,12 @@
 
 namespace deltatune {
 
-/// A named flat buffer of resumable state: "block 3.master", "f32.m", ...
+/// A named flat buffer of resumable state: "block 3.weights", "f32.m", ... `data` is this rank's part of it.
 struct StateTensor {
   std::string name;
   Tensor data;
+  int64_t begin = 0;        ///< of data in the whole buffer
+  bool replicated = false;  ///< every rank has the whole buffer
 };
 
 class ParamStore {
@@ -44,11 +50,21 @@ class ParamStore {
   const std::vector<CTensor>& weights() const { return weights_; }
   const std::vector<Tensor>& grads() const { return grads_; }
 
+  /// Starts to gather a group. For a block: into the slot that the block last acquired does not have, so that
+  /// acquire(l), prefetch(l + 1) gathers while block l is used.
+  void prefetch(Stream&, int group);
+  /// Without a prefetch before it, the gather is not hidden behind anything.
   void acquire(Stream&, int group);
+  /// To be called for each acquired block behind the last work that reads its weights.
+  void release(Stream&, int group);
   /// Makes the group's gradient views writable; they accumulate across calls when the world has one rank, and
   /// start from zero otherwise (reduce() adds them to the chunk).
   void begin_gradients(Stream&, int group);
   void reduce(Stream&, int group);
+  /// x = sum over ranks in stream order; queued behind the gathers and reductions.
+  void all_reduce(Stream&, Tensor x);
+  /// Returns when the gathers and reductions queued so far are done; rethrows an error of theirs.
+  void sync();
   void zero_gradients(Stream&);
   /// Zeroes what the next micro-batch adds to; product gradients (Param::product_gradient), which it then has
   /// to write, keep what they hold. Only where the world has one rank.
@@ -66,9 +82,10 @@ class ParamStore {
   void load(Stream&, const ParamSource&);
   /// Hugging Face's initialiser, each element a pure function of (seed, parameter, index).
   void initialise(Stream&, uint64_t seed, double range);
-  /// One parameter's slice as f32 on the host, from the master where there is one. For checkpoints and tests.
+  /// One parameter's slice as f32 on the host of rank 0, from the master where there is one. For checkpoints
+  /// and tests. All ranks call it together; `to` is not looked at on the others.
   void read_slice(Stream&, const Param&, const ParamSlice&, float* to) const;
-  /// Same for the gradient of the loss sum (world of one rank).
+  /// Same for the gradient of the loss sum over all ranks.
   void read_gradient(Stream&, const Param&, const ParamSlice&, float* to) const;
 
   /// Everything a resumed run needs, in a fixed order.
@@ -93,17 +110,27 @@ class ParamStore {
   void place_gather_slots();
   void point(int group, Tensor weights, Tensor grads);
   void point_f32_group();
-  int slot_of(int group);
+  int slot_of(int group) const;
   void update(Stream&, size_t group, CTensor scalars_8);
+  void invalidate(Stream&);
   /// Weights, moments and gradients become zero, padding included: memory starts undefined.
   void clear(Stream&);
-  /// What this rank holds (the master where there is one) of `count` elements of a parameter from `element`
-  /// on; empty: nothing. `skipped` of them lie before it.
+  /// Where this rank has its part of `count` elements of a parameter from `element` on: [begin, begin +
+  /// count) of its chunk of the group. `skipped` of them lie before it. count 0: nothing.
   struct OwnPart {
-    Tensor view;
+    const Group* group = nullptr;
+    int64_t begin = 0;
+    int64_t count = 0;
     int64_t skipped = 0;
+    Tensor of(Tensor flat) const { return flat.slice(begin, count); }
   };
   OwnPart own_part(const Param&, int64_t element, int64_t count) const;
+  /// The master where there is one.
+  static Tensor values_of(const Group& group) { return group.master.empty() ? group.weights : group.master; }
+  /// Parts of a flat buffer of all ranks, as f32, to rank 0. sum: what is in the f32 group is not the same on
+  /// all ranks but to be added.
+  void read_part(Stream&, const OwnPart&, Tensor flat, bool sum, float* to) const;
+  void wait_for_reductions(Stream&) const;
   void write_slice(Stream&, const Param&, const ParamSlice&, const float* from);
 
   Device& device_;
@@ -120,10 +147,18 @@ class ParamStore {
   struct Slot {
     Tensor weights, grads;
     int group = -1;
+    Event gathered;  ///< comm: weights are there
+    Event released;  ///< compute: weights are read no more
+    Event written;   ///< compute: gradients are complete
+    Event reduced;   ///< comm: gradients are read no more
   };
+  Slot& held_slot(int group);
   std::vector<Slot> slots_;
-  int next_block_slot_ = 0;
-  std::vector<int> own_slot_;  ///< per group: its own slot, or -1 for blocks
+  int last_block_slot_ = 1;              ///< of the block acquired last
+  std::vector<int> own_slot_;            ///< per group: its own slot, or -1 for blocks
+  Event updated_;                        ///< compute: chunks have new weights
+  Event handed_, taken_;                 ///< of all_reduce and of the end of a window
+  std::unique_ptr<Stream> comm_stream_;  ///< last: it ends before the memory that its work uses
 };
 
 }  // namespace deltatune

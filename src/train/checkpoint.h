@@ -24,20 +24,21 @@ struct CheckpointOptions {
 };
 
 /// Writes output_dir/checkpoint-<step>: complete or not at all. `state` is the run's own (Trainer::state and
-/// more). Returns the folder. Throws Error{resource} (nothing that was there before is lost) and
-/// Error{diverged}.
+/// more). All ranks call it together: rank 0 writes the model, each its own part of the state, and the folder
+/// appears when all of it is on disk. Returns the folder. Throws Error{resource} (nothing that was there
+/// before is lost) and Error{diverged}; where another rank failed, Error{distributed}.
 fs::path save_checkpoint(const CheckpointOptions&, Engine&, const ModelSource&, int64_t step,
                          const json::Value& state, const TrainerState&);
 
-/// Writes the final model into output_dir itself.
+/// Writes the final model into output_dir itself; all ranks together.
 void save_model(const CheckpointOptions&, Engine&, const ModelSource&, const TrainerState&);
 
 /// What `resume_from_checkpoint` names: "" none, "true" the latest complete one of output_dir (none:
 /// nullopt), else a folder.
 std::optional<fs::path> find_resume(const std::string& wish, const fs::path& output_dir);
 
-/// Fills the store with a checkpoint's masters and moments and returns the run's state. Throws Error{model}
-/// when it is damaged or of another model or world size.
+/// Fills the store with a checkpoint's masters and moments, whatever number of ranks wrote it, and returns
+/// the run's state. Throws Error{model} when it is damaged or of another model.
 json::Value load_checkpoint(const fs::path& checkpoint, Engine&);
 
 }  // namespace deltatune

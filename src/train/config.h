@@ -74,6 +74,9 @@ struct Config {
   // device and distribution
   std::string device = "auto";       ///< auto | cpu | cuda
   int64_t nproc = 1;                 ///< ranks to start on this machine
+  int rank = 0;                      ///< of this process; no key, comes from the launch
+  int world_size = 1;                ///< likewise
+  int local_world_size = 1;          ///< likewise; of this machine
   std::string shard = "full";        ///< full | grads | none
   std::string reduce_dtype = "f32";  ///< f32 | bf16: gradients on the wire
   int64_t ddp_timeout = 1800;        ///< seconds a rank waits for its peers
@@ -117,15 +120,16 @@ struct Config {
   // What one command is asked; accepted on the command line only.
   std::string device_card;         ///< plan --device: an entry of devices.json
   std::vector<std::string> sweep;  ///< plan --sweep key=a,b,c
-  bool dry_run = false;            ///< train: everything except the step
-  int64_t row = -1;                ///< data show: which row; -1: the first few
-  int64_t rows = 3;                ///< data show, render: how many rows when none is named
-  std::vector<std::string> set;    ///< data render: template variables k=v
-  bool compare = false;            ///< data pack: all three ways of batching
-  std::string pack_lengths;        ///< data pack --lengths: a file of lengths in place of a dataset
-  std::string text;                ///< data tokenize: the text itself
-  std::string prompt;              ///< generate: one user message
-  std::string system;              ///< generate: a system message before it
+  std::string rank_status;       ///< train: file in which a rank tells the program that started it how it is
+  bool dry_run = false;          ///< train: everything except the step
+  int64_t row = -1;              ///< data show: which row; -1: the first few
+  int64_t rows = 3;              ///< data show, render: how many rows when none is named
+  std::vector<std::string> set;  ///< data render: template variables k=v
+  bool compare = false;          ///< data pack: all three ways of batching
+  std::string pack_lengths;      ///< data pack --lengths: a file of lengths in place of a dataset
+  std::string text;              ///< data tokenize: the text itself
+  std::string prompt;            ///< generate: one user message
+  std::string system;            ///< generate: a system message before it
   int64_t max_new_tokens = 128;
   double temperature = 0;  ///< 0: greedy
   int64_t top_k = 0;       ///< 0: no limit

@@ -116,6 +116,7 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
 Engine::~Engine() {
   try {
     stream_->sync();
+    if (store_) store_->sync();
   } catch (const Error& error) {
     log::error("{}", error.what());
   }
@@ -248,12 +249,17 @@ void Engine::settle() {
 
 void Engine::forward(const RowInputs& row) {
   const ModelParams& params = model_->params();
+  const auto& blocks = params.block_groups;
   graphs_.run(*stream_, StepGraphs::forward, [&] {
+    store_->prefetch(*stream_, params.embedding_group);
+    store_->prefetch(*stream_, blocks.front());
     store_->acquire(*stream_, params.embedding_group);
     model_->embed(*stream_, store_->weights(), row);
-    for (int64_t l = 0; l < model_->config().layers(); ++l) {
-      store_->acquire(*stream_, params.block_groups[static_cast<size_t>(l)]);
-      model_->forward_block(*stream_, store_->weights(), l, row);
+    for (size_t l = 0; l < blocks.size(); ++l) {
+      store_->acquire(*stream_, blocks[l]);
+      store_->prefetch(*stream_, l + 1 < blocks.size() ? blocks[l + 1] : params.final_group);
+      model_->forward_block(*stream_, store_->weights(), static_cast<int64_t>(l), row);
+      store_->release(*stream_, blocks[l]);
     }
   });
   store_->acquire(*stream_, params.final_group);
@@ -261,11 +267,13 @@ void Engine::forward(const RowInputs& row) {
 
 void Engine::backward(const RowInputs& row) {
   const ModelParams& params = model_->params();
-  for (int64_t l = model_->config().layers(); l-- > 0;) {
-    const int group = params.block_groups[static_cast<size_t>(l)];
+  for (size_t l = params.block_groups.size(); l-- > 0;) {
+    const int group = params.block_groups[l];
     store_->acquire(*stream_, group);
+    if (l > 0) store_->prefetch(*stream_, params.block_groups[l - 1]);
     store_->begin_gradients(*stream_, group);
-    model_->backward_block(*stream_, store_->weights(), store_->grads(), l, row);
+    model_->backward_block(*stream_, store_->weights(), store_->grads(), static_cast<int64_t>(l), row);
+    store_->release(*stream_, group);
     store_->reduce(*stream_, group);
   }
   model_->backward_embedding(*stream_, store_->grads(), row);
@@ -298,7 +306,7 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, exchange_->given);
-  comm_.all_reduce(*stream_, loss_sum_1_);
+  store_->all_reduce(*stream_, loss_sum_1_);
   graphs_.run(*stream_, StepGraphs::measure,
               [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
   stream_->download(&exchange_->loss_sum, loss_sum_1_);
@@ -307,6 +315,7 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
   // While the device updates, the host reports and prepares the next row: the device does not wait for it.
   graphs_.run(*stream_, StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
   stream_->host_wait(results_known_);
+  store_->sync();  // a collective that failed has left the results wrong
   UpdateResult result;
   result.loss_sum = exchange_->loss_sum;
   result.grad_norm = double{exchange_->results[StepScalar::gradient_norm]};
@@ -340,6 +349,7 @@ double Engine::evaluate(const Batch& batch) {
   double sum = 0;
   stream_->download(&sum, loss_sum_1_);
   stream_->sync();
+  store_->sync();
   return sum;
 }
 

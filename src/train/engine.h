@@ -73,6 +73,7 @@ class Engine {
   const ParamStore& store() const { return *store_; }
   Stream& stream() { return *stream_; }
   Device& device() { return device_; }
+  Communicator& comm() { return comm_; }
 
   /// Starts an accumulation window: gradients and loss sum count as zero.
   void begin_window();
@@ -81,7 +82,7 @@ class Engine {
   /// Clips, updates: step n (from 1), divided by `target_count` (of all ranks and micro-batches; at least 1).
   /// Returns when loss and norm are known; the update itself may still be under way.
   UpdateResult update(double learning_rate, int64_t n, int64_t target_count);
-  /// Loss sum of a row without gradients. Between windows only.
+  /// Loss sum of this rank's row without gradients. Between windows only; all ranks do it together.
   double evaluate(const Batch&);
   /// Logits of the row's slots `rows` (ascending), f32 [rows.size(), V], handed over in pieces as they are
   /// computed: each(index of the first row of the piece, rows in it, values).

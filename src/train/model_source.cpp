@@ -68,8 +68,9 @@ void fill_store(ParamStore& store, Stream& stream, const ModelSource& source, ui
   }
 }
 
-StoreSource::StoreSource(const ParamStore& store, Stream& stream, const ModelSource& source)
-    : store_(store), stream_(stream) {
+StoreSource::StoreSource(const ParamStore& store, Communicator& comm, Stream& stream,
+                         const ModelSource& source)
+    : store_(store), comm_(comm), stream_(stream) {
   for (const Param& param : store.table().params) {
     for (const ParamSlice& slice : param.slices) {
       entries_.push_back({{slice.hf_name, DType::f32, slice.hf_shape}, &param, &slice});
@@ -99,7 +100,22 @@ const TensorInfo* StoreSource::find(std::string_view name) const {
 void StoreSource::read(std::string_view name, std::byte* to) const {
   const Entry* found = entry(name);
   DELTATUNE_ASSERT(found != nullptr);
+  if (comm_.world_size() > 1) comm_.exchange(found->info.name);
   store_.read_slice(stream_, *found->param, *found->slice, reinterpret_cast<float*>(to));
+}
+
+void StoreSource::finish() const {
+  if (comm_.world_size() > 1) comm_.exchange("");
+}
+
+void StoreSource::serve() const {
+  for (;;) {
+    const std::string name = comm_.exchange("").front();
+    if (name.empty()) return;
+    const Entry* found = entry(name);
+    DELTATUNE_ASSERT(found != nullptr);
+    store_.read_slice(stream_, *found->param, *found->slice, nullptr);
+  }
 }
 
 std::vector<TensorInfo> StoreSource::trained(DType storage) const {

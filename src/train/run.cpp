@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "comm/exchange.h"
 #include "data/hold_out.h"
 #include "data/remote.h"
 #include "observe/console.h"
@@ -70,24 +71,33 @@ void refuse_unsupported(const Config& config) {
   const auto refuse = [](const std::string& what, const char* key, const char* fix) {
     throw Error(ErrorKind::usage, what, key, fix);
   };
-  if (config.nproc > 1) {
-    refuse(format("training on {} ranks is not supported in this version of deltatune", config.nproc),
-           "nproc", "leave nproc out; `deltatune plan --nproc` shows what such a run would need");
+  if (config.world_size == 1) return;
+  if (config.shard != "full") {
+    refuse(format("shard: {} is not supported in this version of deltatune", config.shard), "shard",
+           "use shard: full");
+  }
+  if (config.reduce_dtype != "f32") {
+    refuse(format("reduce_dtype: {} is not supported in this version of deltatune", config.reduce_dtype),
+           "reduce_dtype", "use reduce_dtype: f32");
   }
 }
 
 class TrainingRun {
  public:
-  TrainingRun(Device& device, const Config& config, const RunContext& context)
+  TrainingRun(Device& device, Communicator& comm, const Config& config, const RunContext& context)
       : device_(device),
+        comm_(comm),
+        leads_(comm.rank() == 0),
+        status_(context.status),
         config_(config),
         output_(config.output_dir),
-        resume_(find_resume(config.resume_from_checkpoint, output_)),
+        resume_(resume_together()),
         info_(output_ / "run.json", context.command_line),
         terminal_(terminal_of_stderr()),
-        console_(progress_style(config.progress, terminal_), terminal_) {
-    prepare_output_folder(config, resume_.has_value());
-    if (config.dry_run) return;
+        console_(progress_style(leads_ ? config.progress : "none", terminal_), terminal_) {
+    if (leads_) prepare_output_folder(config, resume_.has_value());
+    comm_.exchange("");  // nobody goes on before the folder is there
+    if (config.dry_run || !leads_) return;
     write_file_atomic(output_ / "config.resolved.yaml", context.resolved_config);
     if (!config.run_name.empty()) info_.set("run_name", config.run_name);
     info_.write();
@@ -96,7 +106,7 @@ class TrainingRun {
   int run() {
     try {
       const int code = run_steps();
-      if (config_.dry_run) return code;
+      if (config_.dry_run || !leads_) return code;
       info_.finish(code);
       write_report(output_);
       return code;
@@ -107,8 +117,24 @@ class TrainingRun {
   }
 
  private:
+  // Looking may finish an interrupted save: one rank does it.
+  std::optional<fs::path> resume_together() {
+    const auto found = leads_ ? find_resume(config_.resume_from_checkpoint, output_) : std::nullopt;
+    const std::string path = from_rank_0(comm_, found ? found->string() : "");
+    return path.empty() ? std::nullopt : std::optional<fs::path>(path);
+  }
+
+  static constexpr const char* training = "training";
+  void at(const char* phase) {
+    int64_t step = trainer_ ? trainer_->steps_done() : 0;
+    if (phase == training) ++step;
+    comm_.note(step, phase);
+    if (status_ != nullptr) status_->at(step, phase);
+  }
+
   int run_steps() {
     const StopSignal signals;
+    at("loading the data");
     load();
     if (config_.dry_run) return dry_run();
     place();
@@ -117,6 +143,7 @@ class TrainingRun {
     while (!trainer_->done() && stopped == 0) {
       one_step();
       stopped = StopSignal::exit_code();
+      if (comm_.world_size() > 1) stopped = static_cast<int>(max_over_ranks(comm_, stopped));
     }
     console_.finish();
     if (stopped != 0 && !trainer_->done()) {
@@ -139,7 +166,7 @@ class TrainingRun {
     console_.phase("reading and tokenising the data", 0, 0);
     if (!config_.streaming) {
       train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
-      if (!config_.dry_run) write_skipped_rows(train_set_, output_);
+      if (!config_.dry_run && leads_) write_skipped_rows(train_set_, output_);
     }
     if (!config_.eval_dataset.empty())
       eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
@@ -173,8 +200,8 @@ class TrainingRun {
   }
 
   void place() {
-    const auto budget = device_.available_bytes();
-    const KeepChoice choice = choose_keep(sized_, source_, device_.facts(), 1, budget);
+    const auto budget = shared_budget();
+    const KeepChoice choice = choose_keep(sized_, source_, device_.facts(), comm_.world_size(), budget);
     if (choice.plan_bytes > budget) {
       throw Error(
           ErrorKind::resource,
@@ -182,8 +209,7 @@ class TrainingRun {
           "plan with recompute: " + choice.name,
           "lower max_tokens; `deltatune plan` shows where the bytes go");
     }
-    comm_ = make_solo_communicator();
-    engine_ = std::make_unique<Engine>(device_, *comm_, source_.config, source_.tied,
+    engine_ = std::make_unique<Engine>(device_, comm_, source_.config, source_.tied,
                                        engine_options(sized_, choice.keep, true));
     log::info("model: {} parameters in {} layers, {}; device {}, dtype {}, recompute {}, {} allocated",
               format_count(engine_->store().table().element_count()), source_.config.layers(),
@@ -200,23 +226,38 @@ class TrainingRun {
     }
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
+    allocations_ = device_.allocation_count();
+    if (!leads_) return;
     info_.set("plan", plan_json(device_.plan()));
     if (device_.target() == Target::cuda) info_.set("kernels", kernels_json(engine_->kernels()));
     info_.set("recompute", choice.name);
     info_.set("data_fingerprint", stream_->fingerprint());
     info_.set("total_steps", total_steps_);
-    allocations_ = device_.allocation_count();
+    info_.set("world_size", int64_t{comm_.world_size()});
+  }
+
+  // What each rank may take, where CPU ranks share a machine's memory: the same on all.
+  uint64_t shared_budget() {
+    uint64_t budget = device_.available_bytes();
+    if (comm_.world_size() == 1) return budget;
+    if (device_.target() == Target::cpu) budget /= static_cast<uint64_t>(config_.local_world_size);
+    const auto most = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    return static_cast<uint64_t>(min_over_ranks(comm_, static_cast<int64_t>(std::min(budget, most))));
   }
 
   void start() {
+    at("loading the weights");
     console_.phase(resume_ ? "loading the checkpoint" : "loading the weights", 0, 0);
     if (resume_) {
       restore();
     } else {
       fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
-      if (config_.overwrite_output_dir) remove_previous_run(output_);
-      truncate_metrics(output_ / "metrics.jsonl", -1);
+      if (leads_ && config_.overwrite_output_dir) remove_previous_run(output_);
+      if (leads_) truncate_metrics(output_ / "metrics.jsonl", -1);
     }
+    started_at_ = trainer_->steps_done();
+    clock_.restart();
+    if (!leads_) return;
     metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
     if (engine_->kernels().slow()) metrics_->mark_slow_kernels();
     json::Value fields;
@@ -231,8 +272,6 @@ class TrainingRun {
                                               {"stalled_s", remote.stalled_s}});
     }
     metrics_->event("start", fields);
-    started_at_ = trainer_->steps_done();
-    clock_.restart();
   }
 
   void warn_of_rounding() const {
@@ -264,13 +303,14 @@ class TrainingRun {
     tokens_seen_ = state.at("tokens_seen").as_integer();
     history_ = read_trainer_state(*resume_).log_history;
     saved_step_ = trainer_->steps_done();
-    truncate_metrics(output_ / "metrics.jsonl", trainer_->steps_done());
+    if (leads_) truncate_metrics(output_ / "metrics.jsonl", trainer_->steps_done());
     log::info("resumed from {} at step {}", resume_->string(), trainer_->steps_done());
     if (trainer_->done())
       log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
   }
 
   void one_step() {
+    at(training);
     const StepReport report = trainer_->step();
     DELTATUNE_ASSERT(device_.allocation_count() == allocations_);
     tokens_seen_ += report.tokens;
@@ -304,7 +344,7 @@ class TrainingRun {
     line.fill = static_cast<double>(report.tokens) / static_cast<double>(report.slots);
     line.time_s = report.seconds;
     line.tokens_per_s = static_cast<double>(report.tokens) / report.seconds;
-    line.tokens_per_s_per_device = line.tokens_per_s;
+    line.tokens_per_s_per_device = line.tokens_per_s / comm_.world_size();
     line.data_wait_s = report.data_seconds;
     line.mem_peak_gib = static_cast<double>(device_.plan().total()) / double(1 << 30);
     const auto left = static_cast<double>(total_steps_ - report.step);
@@ -312,7 +352,7 @@ class TrainingRun {
     line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) * left;
     console_.step(line, logged);
     if (!logged) return;
-    metrics_->step(line);
+    if (leads_) metrics_->step(line);
     history_.push_back(
         {report.epoch,
          report.step,
@@ -325,7 +365,7 @@ class TrainingRun {
     json::Value fields;
     fields.set("step", report.step);
     fields.set("message", "loss or gradient is not finite");
-    metrics_->event("nan", fields);
+    if (leads_) metrics_->event("nan", fields);
     if (config_.on_nonfinite == "skip") {
       warn(report.step, format("step {}: loss or gradient is not finite; the step is skipped", report.step));
       return;
@@ -337,6 +377,7 @@ class TrainingRun {
   }
 
   void warn(int64_t step, const std::string& message) {
+    if (!leads_) return;
     log::warn("{}", message);
     json::Value fields;
     fields.set("step", step);
@@ -345,6 +386,7 @@ class TrainingRun {
   }
 
   void run_evaluation() {
+    at("evaluating");
     const EvalResult result =
         evaluate(*engine_, *eval_set_, stream_options(sized_, text_.pad_id()),
                  [&](int64_t done, int64_t total) { console_.phase("evaluating", done, total); });
@@ -354,7 +396,7 @@ class TrainingRun {
     fields.set("eval_loss", result.loss());
     fields.set("eval_tokens", result.targets);
     fields.set("time_s", result.seconds);
-    metrics_->event("eval", fields);
+    if (leads_) metrics_->event("eval", fields);
     history_.push_back({stream_->epoch_progress(),
                         trainer_->steps_done(),
                         {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
@@ -389,8 +431,9 @@ class TrainingRun {
   }
 
   void save() {
+    at("saving");
     const Stopwatch clock;
-    metrics_->sync();
+    if (leads_) metrics_->sync();
     json::Value state;
     state.set("trainer", trainer_->state());
     state.set("dtype", config_.dtype);
@@ -400,6 +443,7 @@ class TrainingRun {
     const fs::path folder = save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(),
                                             state, trainer_state());
     saved_step_ = trainer_->steps_done();
+    if (!leads_) return;
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("path", folder.string());
@@ -417,7 +461,9 @@ class TrainingRun {
           "look at the warnings above; no model was written");
     }
     if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();
+    at("saving");
     save_model(checkpoint_options(), *engine_, source_, trainer_state());
+    if (!leads_) return;
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("time_s", clock_.seconds());
@@ -430,7 +476,7 @@ class TrainingRun {
   // The page is for looking at a running job: at most every few seconds, and a failure to write it stops
   // nothing.
   void refresh_report() {
-    if (reported_ && report_clock_.seconds() < 5) return;
+    if (!leads_ || (reported_ && report_clock_.seconds() < 5)) return;
     reported_ = true;
     report_clock_.restart();
     try {
@@ -442,7 +488,7 @@ class TrainingRun {
 
   void finish_failed(const Error& error) {
     console_.finish();
-    if (config_.dry_run) return;
+    if (config_.dry_run || !leads_) return;
     try {
       info_.finish(exit_code(error.kind()), error.what());
       write_report(output_);
@@ -452,6 +498,9 @@ class TrainingRun {
   }
 
   Device& device_;
+  Communicator& comm_;
+  bool leads_;  ///< rank 0: logs, metrics, report, and whatever is not a rank's own
+  RankStatus* status_;
   const Config& config_;
   Config sized_;  ///< with max_documents as the data needs it
   fs::path output_;
@@ -464,7 +513,6 @@ class TrainingRun {
   TokenizedSet train_set_;
   std::optional<TokenizedSet> eval_set_;
   std::unique_ptr<RowStream> stream_;
-  std::unique_ptr<Communicator> comm_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsWriter> metrics_;
@@ -483,9 +531,9 @@ class TrainingRun {
 
 }  // namespace
 
-int run_training(Device& device, const Config& config, const RunContext& context) {
+int run_training(Device& device, Communicator& comm, const Config& config, const RunContext& context) {
   refuse_unsupported(config);
-  return TrainingRun(device, config, context).run();
+  return TrainingRun(device, comm, config, context).run();
 }
 
 }  // namespace deltatune

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "comm/communicator.h"
+#include "comm/rank_status.h"
 #include "tensor/device.h"
 #include "train/config.h"
 
@@ -12,11 +14,13 @@ namespace deltatune {
 /// What the command line knows beyond the Config.
 struct RunContext {
   std::string command_line;
-  std::string resolved_config;  ///< text of config.resolved.yaml
+  std::string resolved_config;   ///< text of config.resolved.yaml
+  RankStatus* status = nullptr;  ///< where the rank says what it does; nullptr: nowhere
 };
 
-/// Runs `train` and returns the exit code: 0 done, 130 or 143 stopped by a signal with a checkpoint saved.
-/// Throws Error for everything else; run.json then says so too.
-int run_training(Device& device, const Config& config, const RunContext& context);
+/// Runs `train` as one rank of `comm` and returns the exit code: 0 done, 130 or 143 stopped by a signal with
+/// a checkpoint saved. Throws Error for everything else; run.json then says so too. Only rank 0 logs and
+/// writes, but for its part of checkpoints.
+int run_training(Device& device, Communicator& comm, const Config& config, const RunContext& context);
 
 }  // namespace deltatune

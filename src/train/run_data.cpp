@@ -152,6 +152,8 @@ Config with_segments(const Config& config, int64_t segments) {
 StreamOptions stream_options(const Config& config, int32_t pad_id) {
   StreamOptions options;
   options.max_tokens = config.max_tokens;
+  options.world_size = config.world_size;
+  options.rank = config.rank;
   options.seed = static_cast<uint64_t>(config.data_seed >= 0 ? config.data_seed : config.seed);
   options.gradient_accumulation_steps = config.gradient_accumulation_steps;
   options.pad_id = pad_id;

@@ -36,7 +36,7 @@ CacheOptions cache_options(const Config&, const TextSource&);
 /// on_bad_row: skip left out; one of an earlier run is removed where there are none. Throws Error{resource}.
 void write_skipped_rows(const TokenizedSet& set, const fs::path& folder);
 
-/// World of one; whoever has more sets world_size and rank.
+/// Of the rank that the configuration says this process is.
 StreamOptions stream_options(const Config&, int32_t pad_id);
 
 /// S_max, the most segments of a row: max_documents and the filler, or the engine's default for max_tokens.

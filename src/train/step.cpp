@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "comm/exchange.h"
 
 namespace deltatune {
 
@@ -25,9 +26,13 @@ StepReport Trainer::step() {
     report.tokens += batch.real_tokens;
     report.slots += static_cast<int64_t>(batch.tokens.size());
     report.documents += batch.documents;
-    // A row without a target has a gradient of exactly zero.
-    if (batch.num_targets > 0) engine_.micro_step(batch);
+    // A row without a target has a gradient of exactly zero; but where there are other ranks, they wait for
+    // this one's part in gathering and reducing.
+    engine_.comm().note(steps_done_ + 1, "forward and backward");
+    if (batch.num_targets > 0 || engine_.comm().world_size() > 1) engine_.micro_step(batch);
   }
+  sum_over_ranks(engine_.comm(), {&report.targets, &report.tokens, &report.slots, &report.documents});
+  engine_.comm().note(steps_done_ + 1, "update");
   report.learning_rate = schedule_.rate(steps_done_);
   if (report.targets > 0) {
     const UpdateResult result = engine_.update(report.learning_rate, updates_done_ + 1, report.targets);
@@ -50,19 +55,26 @@ json::Value Trainer::state() const {
   out.set("updates", updates_done_);
   out.set("total_steps", schedule_.total_steps);
   out.set("accumulation", accumulation_);
+  out.set("world_size", int64_t{engine_.comm().world_size()});
   out.set("cursor", stream_.cursor().to_json());
   return out;
 }
 
 void Trainer::restore(const json::Value& state) {
   // Other windows: what is counted in steps (schedule, end of the run) no longer means the same rows.
-  const int64_t accumulation = state.at("accumulation").as_integer();
-  if (accumulation != accumulation_) {
+  const int64_t world = engine_.comm().world_size();
+  const json::Value* ranks = state.find("world_size");
+  const int64_t rows = state.at("accumulation").as_integer() * (ranks ? ranks->as_integer() : 1);
+  if (rows != accumulation_ * world) {
     throw Error(ErrorKind::usage,
-                format("the checkpoint was made with gradient_accumulation_steps {}, this run has {}",
-                       accumulation, accumulation_),
+                format("the checkpoint was made with {} rows in a step, this run has {} "
+                       "(gradient_accumulation_steps {} on {} ranks)",
+                       rows, accumulation_ * world, accumulation_, world),
                 "gradient_accumulation_steps",
-                "resume with the same number, or start anew from the checkpoint's weights");
+                rows % world == 0 ? format("resume with gradient_accumulation_steps: {}", rows / world)
+                                  : format("resume on a number of ranks that divides {}, or start anew from "
+                                           "the checkpoint's weights",
+                                           rows));
   }
   stream_.seek(Cursor::from_json(state.at("cursor")));
   steps_done_ = state.at("steps").as_integer();

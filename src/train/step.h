@@ -10,7 +10,7 @@
 
 namespace deltatune {
 
-/// What one step did: a value, nothing refers back.
+/// What one step did, on all ranks together: a value, nothing refers back.
 struct StepReport {
   int64_t step = 0;     ///< finished steps, this one included
   double epoch = 0;     ///< position in the data after it
@@ -21,7 +21,7 @@ struct StepReport {
   int64_t documents = 0;
   double grad_norm = 0;  ///< of the mean loss, before clipping
   double learning_rate = 0;
-  double seconds = 0;
+  double seconds = 0;       ///< of this rank
   double data_seconds = 0;  ///< of which waiting for batches
   bool nonfinite = false;   ///< loss or gradient: nothing was updated
   bool empty = false;       ///< no target in the whole window: nothing was updated

@@ -97,14 +97,14 @@ class Child {
  public:
   Child(const TempFolder& folder, const Keys& keys) {
     static int number = 0;
-    const fs::path config = write_config(folder / ("child" + std::to_string(++number) + ".yaml"), keys);
+    config_ = write_config(folder / ("child" + std::to_string(++number) + ".yaml"), keys);
     log_ = folder / ("child" + std::to_string(number) + ".log");
     pid_ = fork();
     if (pid_ == 0) {
       const int log = ::open(log_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
       ::dup2(log, 1);
       ::dup2(log, 2);
-      ::execl(DELTATUNE_BINARY, DELTATUNE_BINARY, "train", config.c_str(), static_cast<char*>(nullptr));
+      ::execl(DELTATUNE_BINARY, DELTATUNE_BINARY, "train", config_.c_str(), static_cast<char*>(nullptr));
       ::_exit(99);
     }
   }
@@ -140,10 +140,11 @@ class Child {
     return false;
   }
   std::string log() const { return slurp(log_); }
+  const fs::path& config() const { return config_; }
 
  private:
   pid_t pid_ = -1;
-  fs::path log_;
+  fs::path log_, config_;
 };
 
 /// Events of a metrics file of one kind.
