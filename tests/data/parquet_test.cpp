@@ -53,6 +53,13 @@ std::string error_of(const std::function<void()>& body) {
   return "no error";
 }
 
+TEST_F(Parquet, IsKnownByItsFirstBytes) {
+  const ScratchFolder scratch;
+  const fs::path path = scratch.write("a.json", "PAR1....");
+  const std::string said = error_of([&] { rows_of(path); });
+  EXPECT_NE(said.find("Parquet"), std::string::npos) << said;
+}
+
 TEST_F(Parquet, RowsAreThoseOfJsonLinesWhateverTheCodec) {
   const std::string expected = rows_of(folder / "chat.jsonl");
   ASSERT_GT(expected.size(), 1000u);
