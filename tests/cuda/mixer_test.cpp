@@ -256,25 +256,32 @@ TEST_P(CudaMixer, GatedDeltaDocumentsDoNotLeak) {
   }
 }
 
+void check_gated_rmsnorm(DType dtype, const GdnShape& shape, int64_t T) {
+  SCOPED_TRACE(testing::Message() << T << " tokens, " << shape.value_heads << " heads of "
+                                  << shape.value_dim);
+  const Shape values{T, shape.value_heads, shape.value_dim};
+  const Array proj = random(dtype, {T, shape.columns()}, 1, 2), o = random(dtype, values, 2);
+  const Array w = uniform(DType::f32, {shape.value_dim}, 3, 0.5, 1.5), dy = random(dtype, values, 4);
+  Array y(dtype, values), rstd(DType::f32, {T, shape.value_heads});
+  compare({&y, &rstd}, [&](Stream& stream, const On& on) {
+    ops::gated_rmsnorm_forward(stream, on(y), on(rstd), on(o), on(proj), on(w), shape, eps);
+  });
+  Array d_o(dtype, values), dproj(dtype, proj.shape()), dw = random(DType::f32, w.shape(), 5);
+  compare({&d_o, &dproj, &dw}, [&](Stream& stream, const On& on) {
+    ops::gated_rmsnorm_backward(stream, on(d_o), on(dproj), on(dw), on(dy), on(o), on(proj), on(w), on(rstd),
+                                shape);
+  });
+}
+
 TEST_P(CudaMixer, GatedRmsnorm) {
-  const DType dtype = GetParam();
-  for (const GdnShape& shape : gdn_shapes) {
-    for (const int64_t T : {1, 15, 16, 33, 300}) {
-      SCOPED_TRACE(testing::Message() << T << " tokens, heads of " << shape.value_dim);
-      const Shape values{T, shape.value_heads, shape.value_dim};
-      const Array proj = random(dtype, {T, shape.columns()}, 1, 2), o = random(dtype, values, 2);
-      const Array w = uniform(DType::f32, {shape.value_dim}, 3, 0.5, 1.5), dy = random(dtype, values, 4);
-      Array y(dtype, values), rstd(DType::f32, {T, shape.value_heads});
-      compare({&y, &rstd}, [&](Stream& stream, const On& on) {
-        ops::gated_rmsnorm_forward(stream, on(y), on(rstd), on(o), on(proj), on(w), shape, eps);
-      });
-      Array d_o(dtype, values), dproj(dtype, proj.shape()), dw = random(DType::f32, w.shape(), 5);
-      compare({&d_o, &dproj, &dw}, [&](Stream& stream, const On& on) {
-        ops::gated_rmsnorm_backward(stream, on(d_o), on(dproj), on(dw), on(dy), on(o), on(proj), on(w),
-                                    on(rstd), shape);
-      });
-    }
+  std::vector<GdnShape> shapes = gdn_shapes;
+  // Two heads of 128 to a warp: pairs that divide a block's eight warps, and pairs that do not.
+  shapes.push_back({1, 4, 128, 128, 4});
+  shapes.push_back({2, 12, 128, 128, 4});
+  for (const GdnShape& shape : shapes) {
+    for (const int64_t T : {1, 15, 16, 33, 300}) check_gated_rmsnorm(GetParam(), shape, T);
   }
+  check_gated_rmsnorm(GetParam(), {1, 4, 128, 128, 4}, 6400);  // more than 16 tokens a block
 }
 
 TEST_P(CudaMixer, Attention) {

@@ -2,12 +2,19 @@
 // several of them loaded before the first is used; heads up to 256 wide; one chain in fp32 with one rounding
 // at the store.
 //
-// dw is summed over blocks of 16 tokens into scratch, then the blocks in order.
+// Backward of bf16 heads of 128 is limited by instructions, not bytes, unless half a warp holds a head:
+// loads, addresses and shuffles then serve eight elements of a lane. Its heads come through shared memory,
+// some of them ahead.
+//
+// dw is summed over blocks of tokens into scratch, then the blocks in order.
+#include <algorithm>
 #include <string>
 
 #include "cuda/cuda_ops.h"
 #include "cuda/kernels/sums.cuh"
 #include "cuda/lanes.cuh"
+#include "cuda/ptx/mma.cuh"
+#include "cuda/words.cuh"
 #include "ops/delta_net_cuda_scratch.h"
 
 namespace deltatune::cuda {
@@ -160,6 +167,129 @@ __global__ void __launch_bounds__(Norm::threads, N* R > 4 ? 1 : 4)
   }
 }
 
+/// Backward of two heads of 128 by a warp, lane l with elements 8 (l % 16) .. + 8.
+struct Pair {
+  using T = device_bf16;
+  static constexpr int dim = 128;
+  static constexpr int each = 8;            ///< elements of a lane
+  static constexpr int lanes = dim / each;  ///< of a head
+  static constexpr int heads = warp_size / lanes;
+  static constexpr int elements = heads * dim;
+  static constexpr int arrays = 3;
+  static constexpr int slots = 6;   ///< pairs of a warp under way
+  static constexpr int blocks = 3;  ///< of a multiprocessor
+  static constexpr int grid = 132 * blocks;
+  using Slot = Pack<T, each>[arrays][warp_size];
+  static constexpr size_t shared = Norm::warps * slots * sizeof(Slot);
+
+  /// Where a warp, which takes each eighth pair of its block, is in z.
+  struct Place {
+    int pair;        ///< of the token's pairs
+    int64_t offset;  ///< of its first element
+
+    __device__ Place(const Call<T>& call, int index) {
+      const int pairs = call.heads / heads, t = index / pairs;
+      pair = index - t * pairs;
+      offset = t * call.columns + pair * elements;
+    }
+    __device__ void next(int pairs, int64_t step, int step_pairs, int64_t wrap) {
+      pair += step_pairs;
+      offset += step;
+      if (pair >= pairs) {
+        pair -= pairs;
+        offset += wrap;
+      }
+    }
+  };
+};
+
+/// Grid: blocks of per_block pairs of the T Hv / 2. partial: [blocks, 128].
+__global__ void __launch_bounds__(Norm::threads, Pair::blocks)
+    pair_backward_kernel(const __grid_constant__ Call<Pair::T> call, Pair::T* __restrict__ d_o,
+                         Pair::T* __restrict__ dz, const Pair::T* __restrict__ dy,
+                         const float* __restrict__ rstd_TH, float* __restrict__ partial, int per_block) {
+  constexpr int each = Pair::each;
+  using Eight = float[each];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size,
+            warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int pairs = call.heads / Pair::heads, begin = static_cast<int>(blockIdx.x) * per_block;
+  const int end = min(begin + per_block, static_cast<int>(call.tokens) * pairs);
+  const int step_pairs = Norm::warps % pairs;
+  const int64_t step = Norm::warps / pairs * call.columns + step_pairs * Pair::elements,
+                wrap = call.columns - static_cast<int64_t>(pairs) * Pair::elements;
+  Pair::Slot* const ring = dynamic_shared<Pair::Slot>() + warp * Pair::slots;
+  const int own = lane * each;  // first element in a pair
+
+  Pair::Place ahead(call, begin + warp), at = ahead;
+  int next = begin + warp, next_slot = 0;  // to be started
+  const auto start = [&] {
+    if (next < end) {
+      const int64_t row = static_cast<int64_t>(next) * Pair::elements + own;
+      const auto copy = [&](int array, const Pair::T* from) {
+        ptx::cp_async_16(ptx::shared_address(&ring[next_slot][array][lane]), from, true);
+      };
+      copy(0, call.o + row);
+      copy(1, call.z + ahead.offset + own);
+      copy(2, dy + row);
+    }
+    ptx::cp_async_commit();
+    next += Norm::warps;
+    ahead.next(pairs, step, step_pairs, wrap);
+    next_slot = next_slot + 1 == Pair::slots ? 0 : next_slot + 1;
+  };
+  for (int i = 0; i < Pair::slots - 1; ++i) start();
+  Eight w, dw = {};
+#pragma unroll
+  for (int i = 0; i < each; ++i) w[i] = call.w[own % Pair::dim + i];
+  const auto rstd_of = [&](int pair) {
+    return pair < end ? rstd_TH[static_cast<int64_t>(pair) * Pair::heads + lane / Pair::lanes] : 0.0f;
+  };
+  float next_rstd = rstd_of(begin + warp);
+  int slot = 0;
+  for (int pair = begin + warp; pair < end; pair += Norm::warps) {
+    ptx::cp_async_wait<Pair::slots - 2>();
+    Eight n, z, d;
+    widen(n, ring[slot][0][lane]);
+    widen(z, ring[slot][1][lane]);
+    widen(d, ring[slot][2][lane]);
+    start();
+    slot = slot + 1 == Pair::slots ? 0 : slot + 1;
+    const float rstd = next_rstd;
+    next_rstd = rstd_of(pair + Norm::warps);
+    float along = 0;
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      const float s = sigmoid_for<Pair::T>(z[i]), gate = z[i] * s;
+      n[i] *= rstd;
+      const float dn = d[i] * n[i];
+      dw[i] += dn * gate;
+      d[i] = d[i] * w[i] * gate;
+      along += n[i] * d[i];
+      z[i] = dn * w[i] * (s + gate * (1.0f - s));
+    }
+    if (dz) store_pack(dz + at.offset + own, narrow<Pair::T>(z));
+    at.next(pairs, step, step_pairs, wrap);
+    if (!d_o) continue;
+    const float mean = lanes_sum<Pair::lanes>(along) / static_cast<float>(Pair::dim);
+#pragma unroll
+    for (int i = 0; i < each; ++i) d[i] = rstd * (d[i] - n[i] * mean);
+    store_pack(d_o + static_cast<int64_t>(pair) * Pair::elements + own, narrow<Pair::T>(d));
+  }
+  // dw of the halves of all warps, in the ring: nothing is under way to it any more once all are here.
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  float* const sums = dynamic_shared<float>();
+#pragma unroll
+  for (int i = 0; i < each; ++i) sums[warp * Pair::elements + own + i] = dw[i];
+  __syncthreads();
+  for (int j = static_cast<int>(threadIdx.x); j < Pair::dim; j += Norm::threads) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < Norm::warps * Pair::heads; ++i) sum += sums[i * Pair::dim + j];
+    partial[static_cast<int64_t>(blockIdx.x) * Pair::dim + j] = sum;
+  }
+}
+
 template <class T>
 Call<T> make_call(CTensor o_THV, CTensor proj_TN, CTensor w_V, const GdnShape& shape) {
   if (shape.value_dim > Norm::max_dim) {
@@ -178,6 +308,11 @@ Call<T> make_call(CTensor o_THV, CTensor proj_TN, CTensor w_V, const GdnShape& s
 /// Packs of 4 where every row of a head starts at a multiple of it.
 bool whole(const GdnShape& shape) {
   return (shape.value_dim | shape.columns() | shape.z_column()) % 4 == 0;
+}
+/// The same for pair_backward_kernel.
+bool in_pairs(const GdnShape& shape) {
+  return shape.value_dim == Pair::dim && shape.value_heads % Pair::heads == 0 &&
+         (shape.columns() | shape.z_column()) % Pair::each == 0;
 }
 
 }  // namespace
@@ -202,17 +337,33 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
     const int64_t tokens = proj_TN.dim(0), dim = shape.value_dim;
-    const unsigned blocks = blocks_for(tokens, GdnCudaTile::norm_tokens);
+    unsigned blocks = blocks_for(tokens, GdnCudaTile::norm_tokens);
     float* const partial =
         reinterpret_cast<float*>(stream.scratch(gated_rmsnorm_backward_cuda_scratch(shape, tokens)));
     const bool aligned =
         aligned16(do_THV.data, dproj_TN.data, dy_THV.data, o_THV.data, proj_TN.data, w_V.data);
-    by_lanes<4>(dim, aligned && whole(shape), [&](auto n, auto r) {
-      launch(stream, {"gated_rmsnorm_backward", proj_TN}, backward_kernel<T, n(), r()>, dim3(blocks),
-             dim3(Norm::threads), 0, make_call<T>(o_THV, proj_TN, w_V, shape), wanted<T>(do_THV),
-             dproj_TN.empty() ? nullptr : pointer<T>(dproj_TN) + shape.z_column(), pointer<T>(dy_THV),
-             pointer<float>(rstd_TH), partial);
-    });
+    const auto call = make_call<T>(o_THV, proj_TN, w_V, shape);
+    T* const dz = dproj_TN.empty() ? nullptr : pointer<T>(dproj_TN) + shape.z_column();
+    const auto run = [&](auto kernel, size_t shared, auto... last) {
+      launch_shared(stream, {"gated_rmsnorm_backward", proj_TN}, kernel, dim3(blocks), dim3(Norm::threads),
+                    shared, call, wanted<T>(do_THV), dz, pointer<T>(dy_THV), pointer<float>(rstd_TH), partial,
+                    last...);
+    };
+    const auto by_head = [&] {
+      by_lanes<4>(dim, aligned && whole(shape),
+                  [&](auto n, auto r) { run(backward_kernel<T, n(), r()>, 0); });
+    };
+    if constexpr (std::is_same_v<T, Pair::T>) {
+      if (aligned && in_pairs(shape)) {
+        blocks = std::min(blocks, static_cast<unsigned>(Pair::grid));
+        const int64_t pairs = tokens * shape.value_heads / Pair::heads;
+        run(pair_backward_kernel, Pair::shared, static_cast<int>((pairs + blocks - 1) / blocks));
+      } else {
+        by_head();
+      }
+    } else {
+      by_head();
+    }
     add_partials(stream, {"gated_rmsnorm_backward: dw", proj_TN},
                  {wanted<float>(dw_V), partial, dim, dim, static_cast<int64_t>(blocks)});
   });

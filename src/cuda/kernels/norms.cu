@@ -11,6 +11,7 @@
 #include "cuda/kernels/sums.cuh"
 #include "cuda/pack.cuh"
 #include "cuda/ptx/mma.cuh"
+#include "cuda/words.cuh"
 #include "ops/scratch.h"
 
 namespace deltatune::cuda {
@@ -85,7 +86,7 @@ __global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_forward(
   in.write(y + row, width);
 }
 
-/// Rows of up to three arrays on their way into shared memory, `depth` of them; each thread copies and reads
+/// Rows of two or three arrays on their way into shared memory, `depth` of them; each thread copies and reads
 /// only its own packs, so no barrier is needed.
 template <class T, int N, int R>
 struct Ring {
@@ -97,103 +98,166 @@ struct Ring {
   T* shared;
   int width;
 
-  __device__ T* slot(int64_t t, int array, int r) const {
-    const int64_t place = ((t % depth) * arrays + array) * R + r;
-    return shared + (place * blockDim.x + threadIdx.x) * N;
+  __device__ T* place(int slot, int array, int r) const {
+    return shared + (((slot * arrays + array) * R + r) * blockDim.x + threadIdx.x) * N;
   }
-  __device__ void start(const T* row, int64_t t, int array) const {
+  __device__ void start(const T* row, int slot, int array) const {
     if constexpr (copies) {
 #pragma unroll
       for (int r = 0; r < R; ++r) {
         const bool inside = element<N>(r) < width;
-        ptx::cp_async_16(ptx::shared_address(slot(t, array, r)), row + (inside ? element<N>(r) : 0), inside);
+        ptx::cp_async_16(ptx::shared_address(place(slot, array, r)), row + (inside ? element<N>(r) : 0),
+                         inside);
       }
     }
   }
-  __device__ RowPart<T, N, R> get(const T* row, int64_t t, int array) const {
+  __device__ RowPart<T, N, R> get(const T* row, int slot, int array) const {
     RowPart<T, N, R> out;
     if constexpr (copies) {
 #pragma unroll
-      for (int r = 0; r < R; ++r) out.pack[r] = load_pack<N>(static_cast<const T*>(slot(t, array, r)));
+      for (int r = 0; r < R; ++r) out.pack[r] = load_pack<N>(static_cast<const T*>(place(slot, array, r)));
     } else {
       out.read(row, width);
     }
     return out;
   }
+  static __device__ int after(int slot) {
+    return slot + 1 == depth ? 0 : slot + 1;
+  }
 };
 
-/// The sum of x over the block, for a thread that calls with odd = false, true, false, ...: one barrier. The
-/// order is that of block_sum.
-__device__ inline float turn_sum(float x, bool odd) {
-  __shared__ float of_warp[2][warp_size];
-  const int lane = static_cast<int>(threadIdx.x) % warp_size;
-  x = lanes_sum(x);
-  if (lane == 0) of_warp[odd][threadIdx.x / warp_size] = x;
-  __syncthreads();
-  return lanes_sum(lane < static_cast<int>(blockDim.x) / warp_size ? of_warp[odd][lane] : 0.0f);
-}
+/// 1 + w in shared memory as fp32; each thread writes and reads only what belongs to its own packs. Elements
+/// outside the row are 1.
+template <int N, int R>
+struct Weights {
+  static constexpr int wide = N % 4 == 0 ? 4 : 1;
+  Pack<float, wide>* shared;
 
-/// Rows [blockIdx.x per_block, ...). partial[blockIdx.x] = their sums for dw, where partial is not null. dx
-/// null: not wanted; it may be the memory of dy or of dsum (no restrict): a thread reads its elements before
-/// it writes them. Shared memory: w [width], then the ring.
-template <class T, int N, int R>
-__global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_backward(
-    T* dx, float* __restrict__ partial, const T* dy, const T* dsum, const T* x, const T* __restrict__ w,
-    const float* __restrict__ rstd, int64_t tokens, int64_t per_block, int width, int ring_offset) {
-  const int64_t begin = blockIdx.x * per_block;
-  const int64_t end = begin + per_block < tokens ? begin + per_block : tokens;
-  T* const weights = dynamic_shared<T>();  // read anew each time: registers are short
-  const Ring<T, N, R> ring{weights + ring_offset, width};
-  const auto start = [&](int64_t t) {
+  __device__ Pack<float, wide>& place(int r, int i) const {
+    return shared[(r * (N / wide) + i) * blockDim.x + threadIdx.x];
+  }
+  template <class T>
+  __device__ void fill(const T* w, int width) const {
+    RowPart<T, N, R> row;
+    row.read(w, width);
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) place(r, i / wide).v[i % wide] = 1.0f + row(r, i);
+    }
+  }
+  __device__ void read(float (&w)[N], int r) const {
+#pragma unroll
+    for (int i = 0; i < N / wide; ++i) {
+      const Pack<float, wide> part = place(r, i);
+#pragma unroll
+      for (int j = 0; j < wide; ++j) w[i * wide + j] = part.v[j];
+    }
+  }
+};
+
+/// Sums over the block with one barrier each.
+class TurnSum {
+  static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4;
+  float4 (*of_warp_)[places / 4];
+  bool odd_ = false;
+
+ public:
+  __device__ TurnSum() {
+    __shared__ float4 of_warp[2][places / 4];
+    of_warp_ = of_warp;
+    if (threadIdx.x < places / 4) of_warp[0][threadIdx.x] = of_warp[1][threadIdx.x] = {};
+    __syncthreads();
+  }
+  /// The sum of x over the block, in an order that depends on the block's size alone.
+  __device__ float operator()(float x) {
+    x = lanes_sum(x);
+    float4* const sums = of_warp_[odd_];
+    odd_ = !odd_;  // who writes for the next sum may overtake who reads for this one
+    if (threadIdx.x % warp_size == 0) reinterpret_cast<float*>(sums)[threadIdx.x / warp_size] = x;
+    __syncthreads();
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < places / 4; ++i) total += (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
+    return total;
+  }
+};
+
+/// What backward takes, as rows from row 0 on. dx null: not wanted; it may be the memory of dy or of dsum (no
+/// restrict): a thread reads its elements before it writes them.
+template <class T>
+struct Backward {
+  T* dx;
+  float* partial;  ///< [blocks, width]: sums for dw; null: not wanted
+  const T *dy, *dsum, *x, *w;
+  const float* rstd;
+  int64_t tokens, per_block;
+  int width;
+};
+
+/// Rows [blockIdx.x per_block, ...). Shared memory: 1 + w, then the ring.
+template <class T, int N, int R, bool with_dsum>
+__global__ __launch_bounds__(Tile::threads,
+                             min_blocks<N, R>) void norm_backward(const __grid_constant__ Backward<T> call) {
+  using Rows = Ring<T, N, R>;
+  const int width = call.width;
+  const int64_t begin = blockIdx.x * call.per_block;
+  const int64_t end = begin + call.per_block < call.tokens ? begin + call.per_block : call.tokens;
+  float* const memory = dynamic_shared<float>();
+  const Weights<N, R> weights{reinterpret_cast<Pack<float, Weights<N, R>::wide>*>(memory)};
+  const Rows ring{reinterpret_cast<T*>(memory + R * N * blockDim.x), width};
+  TurnSum turn_sum;
+  const auto start = [&](int64_t t, int slot) {
     if (t < end) {
-      ring.start(dy + t * width, t, 0);
-      ring.start(x + t * width, t, 1);
-      if (dsum) ring.start(dsum + t * width, t, 2);
+      ring.start(call.dy + t * width, slot, 0);
+      ring.start(call.x + t * width, slot, 1);
+      if (with_dsum) ring.start(call.dsum + t * width, slot, 2);
     }
     ptx::cp_async_commit();
   };
-  for (int64_t t = begin; t < begin + ring.depth - 1; ++t) start(t);
-  RowPart<T, N, R> weight;
-  weight.read(w, width);
-  weight.write(weights, width);
+  for (int i = 0; i < Rows::depth - 1; ++i) start(begin + i, i);
+  weights.fill(call.w, width);
   float dw[R][N] = {};
-  bool odd = false;
-  float next_scale = begin < end ? rstd[begin] : 0.0f;
-  for (int64_t t = begin; t < end; ++t, odd = !odd) {
-    ptx::cp_async_wait<Ring<T, N, R>::depth - 2>();
-    const auto d = ring.get(dy + t * width, t, 0), in = ring.get(x + t * width, t, 1);
-    start(t + ring.depth - 1);
+  float next_scale = begin < end ? call.rstd[begin] : 0.0f;
+  int slot = 0, ahead = Rows::depth - 1;
+  for (int64_t t = begin; t < end; ++t, slot = Rows::after(slot), ahead = Rows::after(ahead)) {
+    ptx::cp_async_wait<Rows::depth - 2>();
+    const auto dy = ring.get(call.dy + t * width, slot, 0), x = ring.get(call.x + t * width, slot, 1);
+    start(t + Rows::depth - 1, ahead);
     const float scale = next_scale;
-    if (t + 1 < end) next_scale = rstd[t + 1];
-    weight.read(weights, width);
-    float inner = 0;
+    if (t + 1 < end) next_scale = call.rstd[t + 1];
+    float inner = 0, g[R][N];  // g = dy (1 + w), inner: sum of g x
 #pragma unroll
     for (int r = 0; r < R; ++r) {
+      float d[N], in[N];
+      widen(d, dy.pack[r]);
+      widen(in, x.pack[r]);
+      weights.read(g[r], r);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float change = d(r, i) * (in(r, i) * scale);
-        dw[r][i] += change;
-        inner += change * (1.0f + weight(r, i));
+        dw[r][i] += d[i] * scale * in[i];
+        g[r][i] *= d[i];
+        inner += g[r][i] * in[i];
       }
     }
-    if (!dx) continue;
-    const float mean = turn_sum(inner, odd) / static_cast<float>(width);
+    if (!call.dx) continue;
+    // dx = rstd g - x rstd^2 mean(g u) + dsum
+    const float along = scale * scale * (turn_sum(inner) * scale / static_cast<float>(width));
     RowPart<T, N, R> out, residual;
-    if (dsum) residual = ring.get(dsum + t * width, t, 2);
-    weight.read(weights, width);
+    if (with_dsum) residual = ring.get(call.dsum + t * width, slot, 2);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
+      float in[N], rest[N] = {};
+      widen(in, x.pack[r]);
+      if (with_dsum) widen(rest, residual.pack[r]);
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        const float g = d(r, i) * (1.0f + weight(r, i));
-        const float gradient = scale * (g - in(r, i) * scale * mean);
-        out.pack[r].v[i] = store<T>(dsum ? residual(r, i) + gradient : gradient);
-      }
+      for (int i = 0; i < N; ++i) g[r][i] = scale * g[r][i] + (rest[i] - along * in[i]);
+      out.pack[r] = narrow<T>(g[r]);
     }
-    out.write(dx + t * width, width);
+    out.write(call.dx + t * width, width);
   }
-  if (!partial) return;
-  float* const sums = partial + static_cast<int64_t>(blockIdx.x) * width;
+  if (!call.partial) return;
+  float* const sums = call.partial + static_cast<int64_t>(blockIdx.x) * width;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -253,15 +317,21 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
                                         : reinterpret_cast<float*>(stream.scratch(scratch::rmsnorm_backward(
                                               Target::cuda, x_TD.dtype, tokens, width)));
     const bool aligned = aligned16(dx_TD.data, dy_TD.data, dsum_TD.data, x_TD.data, w_D.data);
+    const Backward<T> call{pointer<T>(dx_TD),      partial,          pointer<T>(dy_TD),
+                           pointer<T>(dsum_TD),    pointer<T>(x_TD), pointer<T>(w_D),
+                           pointer<float>(rstd_T), tokens,           per_block,
+                           static_cast<int>(width)};
     by_width<T>(width, aligned, [&](auto n, auto r, dim3 threads) {
       using Rows = Ring<T, n(), r()>;
-      const int64_t weights = (width + 7) / 8 * 8;  // the ring starts at 16 bytes
-      const int64_t ring = Rows::copies ? Rows::depth * Rows::arrays * r() * n() * threads.x : 0;
-      launch_shared(stream, {op, x_TD}, norm_backward<T, n(), r()>, static_cast<unsigned>(blocks), threads,
-                    static_cast<size_t>(weights + ring) * sizeof(T), pointer<T>(dx_TD), partial,
-                    pointer<T>(dy_TD), pointer<T>(dsum_TD), pointer<T>(x_TD), pointer<T>(w_D),
-                    pointer<float>(rstd_T), tokens, per_block, static_cast<int>(width),
-                    static_cast<int>(weights));
+      const size_t packs = static_cast<size_t>(r() * n()) * threads.x;
+      const size_t shared =
+          packs * (sizeof(float) + (Rows::copies ? Rows::depth * Rows::arrays : 0) * sizeof(T));
+      const auto with = [&](auto dsum) {
+        launch_shared(stream, {op, x_TD}, norm_backward<T, n(), r(), dsum()>, static_cast<unsigned>(blocks),
+                      threads, shared, call);
+      };
+      if (dsum_TD.empty()) return with(std::false_type{});
+      with(std::true_type{});
     });
     add_partials(stream, {op, x_TD}, {wanted<float>(dw_D), partial, width, width, blocks});
   });

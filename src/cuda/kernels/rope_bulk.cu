@@ -1,10 +1,10 @@
 // qk_norm_rope for sm_90: the formulas of rope.cu with heads that come through shared memory. bf16, heads of
 // 256, rotary halves of a multiple of 8.
 //
-// A block makes the angles of its tokens once; each of its warps takes whole tokens, the q heads of all of
-// them first. A warp's heads come by the bulk copy engine, some heads ahead, into a ring of its own: it waits
-// for nothing but its own copies, and lane l has elements 8 l .. 8 l + 7. Sums for the norm weights go over a
-// warp's heads, its block's warps and the blocks, in order.
+// A block makes the angles of its tokens once; each of its warps takes whole tokens (forward: one), the q
+// heads of all of them first. A warp's heads come by the bulk copy engine, some heads ahead, into a ring of
+// its own: it waits for nothing but its own copies, and lane l has elements 8 l .. 8 l + 7. Sums for the norm
+// weights go over a warp's heads, its block's warps and the blocks, in order.
 #include "cuda/kernels/rope.cuh"
 #include "cuda/kernels/shared.cuh"
 #include "cuda/pack.cuh"
@@ -71,8 +71,8 @@ struct Ring {
     if constexpr (arrays > 1)
       ptx::copy_bytes(ptx::shared_address(rows[slot][1]), second, Tile::row_bytes, barrier);
   }
-  __device__ void wait(const Place& at) const {
-    ptx::mbarrier_wait(ptx::shared_address(barriers + at.slot), at.parity);
+  __device__ void wait(int slot, int parity) const {
+    ptx::mbarrier_wait(ptx::shared_address(barriers + slot), parity);
   }
 };
 
@@ -113,64 +113,72 @@ struct Turn {
   }
 };
 
-/// Grid: blocks of tokens.
+/// Grid: blocks of tokens, a token for each warp. Of a token and a norm weight everything but x and rstd is
+/// the same for all heads: y_i = rstd (x_i own_i + x_partner(i) other_i), own = (1 + w) cos, other = -+(1 + w
+/// of the partner) sin; own = 1 + w, other = 0 outside the rotary part.
 __global__ void __launch_bounds__(Tile::threads, Tile::forward_blocks)
     bulk_forward_kernel(const __grid_constant__ Call<T> call, T* __restrict__ q, T* __restrict__ k,
                         float* __restrict__ q_rstd, float* __restrict__ k_rstd, float eps) {
+  static_assert(Tile::forward_tokens == Tile::warps);
   __shared__ Ring<1> rings[Tile::warps];
   float2* const angles = dynamic_shared<float2>();  // [tokens, half]
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
             warp = static_cast<int>(threadIdx.x) / warp_size;
-  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * Tile::forward_tokens;
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * Tile::forward_tokens, t = t0 + warp;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(Tile::forward_tokens), call.tokens - t0));
   Ring<1>& ring = rings[warp];
   ring.init(lane);
-  Place ahead(warp), at(warp);
-  if (warp >= tokens) at.kind = ahead.kind = 2;
+  const int all_heads = warp < tokens ? call.heads() : 0;
+  int next = 0, next_slot = 0;  // head to be copied
   const auto start = [&] {
-    if (ahead.kind == 2) return;
-    const T* const row = call.proj + (t0 + ahead.token) * call.columns + call.column(ahead.of_all(call));
-    if (lane == 0) ring.start(ahead.slot, row, nullptr);
-    ahead.next(call, warp, tokens);
+    if (next == all_heads) return;
+    if (lane == 0) ring.start(next_slot, call.proj + t * call.columns + call.column(next), nullptr);
+    ++next;
+    next_slot = next_slot + 1 == Tile::slots ? 0 : next_slot + 1;
   };
   for (int i = 0; i < Tile::slots; ++i) start();
   make_angles(angles, call, t0, tokens);
+  if (all_heads == 0) return;
   const Turn turn(call, lane);
-  const float sign = turn.low ? -1.0f : 1.0f;
-  Eight w, w_other;
-  for (int kind = -1; at.kind < 2; at.next(call, warp, tokens)) {
-    const bool is_q = at.kind == 0;
-    if (kind != at.kind) {
-      kind = at.kind;
-      read_weight(w, is_q ? call.q_norm : call.k_norm, lane);
-      read_weight(w_other, is_q ? call.q_norm : call.k_norm, turn.partner);
-    }
-    ring.wait(at);
-    Eight x, out;
-    const unsigned char* const from = ring.rows[at.slot][0];
-    read_eight(x, from, lane);
-    float squares = 0;
-#pragma unroll
-    for (int i = 0; i < Tile::each; ++i) squares += x[i] * x[i];
-    const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(Tile::dim) + eps);
-#pragma unroll
-    for (int i = 0; i < Tile::each; ++i) out[i] = x[i] * rstd * w[i];
+  const float2* const angle = angles + warp * call.half() + turn.pair;
+  int slot = 0, parity = 0;
+#pragma unroll 1
+  for (int kind = 0; kind < 2; ++kind) {
+    const T* const weight = kind == 0 ? call.q_norm : call.k_norm;
+    Eight own, other = {};
+    read_weight(own, weight, lane);
     if (turn.turned) {
-      Eight other;
-      read_eight(other, from, turn.partner);
-      const float2* const angle = angles + at.token * call.half() + turn.pair;
+      read_weight(other, weight, turn.partner);
 #pragma unroll
       for (int i = 0; i < Tile::each; ++i) {
         const float2 turned_by = angle[i];
-        out[i] = out[i] * turned_by.x + other[i] * (sign * rstd) * w_other[i] * turned_by.y;
+        own[i] *= turned_by.x;
+        other[i] *= turn.low ? -turned_by.y : turned_by.y;
       }
     }
-    __syncwarp();
-    start();
-    const int64_t row = call.row(t0 + at.token, at.of_all(call));
-    write_eight((is_q ? q : k) + row * Tile::dim, lane, out);
-    float* const rstd_out = is_q ? q_rstd : k_rstd;
-    if (rstd_out && lane == 0) rstd_out[row] = rstd;
+    const int heads = kind == 0 ? call.query_heads : call.kv_heads;
+    T* to = (kind == 0 ? q : k) + t * heads * Tile::dim;
+    float* const rstd_out = kind == 0 ? q_rstd : k_rstd;
+#pragma unroll 1
+    for (int head = 0; head < heads; ++head, to += Tile::dim) {
+      ring.wait(slot, parity);
+      Eight x, partner;
+      read_eight(x, ring.rows[slot][0], lane);
+      read_eight(partner, ring.rows[slot][0], turn.partner);
+      __syncwarp();
+      start();
+      const bool last = ++slot == Tile::slots;
+      slot = last ? 0 : slot;
+      parity ^= last;
+      float squares = 0;
+#pragma unroll
+      for (int i = 0; i < Tile::each; ++i) squares += x[i] * x[i];
+      const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(Tile::dim) + eps);
+#pragma unroll
+      for (int i = 0; i < Tile::each; ++i) x[i] = (x[i] * own[i] + partner[i] * other[i]) * rstd;
+      write_eight(to, lane, x);
+      if (rstd_out && lane == 0) rstd_out[t * heads + head] = rstd;
+    }
   }
 }
 
@@ -220,7 +228,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::backward_blocks)
     read_weight(w, kind == 0 ? call.q_norm : call.k_norm, lane);
     for (; at.kind == kind; at.next(call, warp, tokens)) {
       const int heads = kind == 0 ? call.query_heads : call.kv_heads;
-      ring.wait(at);
+      ring.wait(at.slot, at.parity);
       Eight d, n;
       read_eight(d, ring.rows[at.slot][1], lane);
       if (turn.turned) {  // back by the angle
