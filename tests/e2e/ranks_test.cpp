@@ -1,5 +1,5 @@
-// `--nproc N` on the CPU: runs on several processes train like one process, repeat, stop, go on with another
-// number of ranks, and end with one message when a rank is killed, hangs, fails or cannot write.
+// `--nproc N` on the CPU: runs on several processes train like one process, repeat, go on with another number
+// of ranks, and end with one message when a rank is killed, hangs or cannot write.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -89,26 +89,6 @@ TEST_F(Ranks, ProcessesTrainLikeOne) {
   }
 }
 
-TEST_F(Ranks, ResumeOnAnyNumberOfRanks) {
-  const Keys more = {{"optim_dtype", "f32"}};
-  train(to("straight", 2, 6, more));
-  EXPECT_EQ(ResumeState(folder / "straight/checkpoint-3").world_size(), 2);
-  for (const int ranks : {1, 2, 3, 4}) {
-    const std::string name = "on" + std::to_string(ranks);
-    fs::copy(folder / "straight", folder / name, fs::copy_options::recursive);
-    fs::remove_all(folder / name / "checkpoint-6");
-    train(to(name, ranks, 12 / ranks, with(more, {{"resume_from_checkpoint", "true"}})));
-    if (ranks == 2) {
-      EXPECT_EQ(step_lines(folder / name), step_lines(folder / "straight"));
-      EXPECT_TRUE(bytes(name) == bytes("straight"));
-    }
-    expect_close(name, "straight");
-    EXPECT_EQ(ResumeState(folder / name / "checkpoint-6").world_size(), ranks);
-  }
-  expect_error(run_verb("train", to("straight", 1, 6, {{"resume_from_checkpoint", "true"}})), 2,
-               "12 rows in a step");
-}
-
 // A long run in the background, and its ranks once they train.
 struct LongRun {
   LongRun(const TempFolder& folder, const Keys& keys, const fs::path& output)
@@ -155,21 +135,6 @@ TEST_F(Ranks, AHungRankIsGivenUp) {
   EXPECT_TRUE(rank_processes(run.child.config()).empty());
 }
 
-TEST_F(Ranks, SignalsStopAllRanksWithACheckpoint) {
-  for (const auto& [signal, code] : std::map<int, int>{{SIGINT, 130}, {SIGTERM, 143}}) {
-    const std::string name = "stopped" + std::to_string(code);
-    LongRun run(folder, to(name, 2, 1, {{"save_total_limit", "2"}}), folder / name);
-    run.child.signal(signal);
-    EXPECT_EQ(run.child.wait(), code) << run.child.log();
-    const std::string log = run.child.log();
-    EXPECT_EQ(count_errors(log), 0) << log;
-    EXPECT_NE(log.find("stopped after step"), std::string::npos) << log;
-    const auto latest = latest_complete_checkpoint(folder / name);
-    ASSERT_TRUE(latest.has_value());
-    EXPECT_EQ(ResumeState(latest->path).world_size(), 2);
-  }
-}
-
 TEST_F(Ranks, AFullDiskIsOneMessageAndLeavesTheOldCheckpoint) {
   // A limit of file sizes, 10 MB, stands in for the full disk; the demo's model alone is larger.
   const fs::path demo = source_dir / "examples/demo/model";
@@ -178,26 +143,6 @@ TEST_F(Ranks, AFullDiskIsOneMessageAndLeavesTheOldCheckpoint) {
   expect_error(result, 4, "cannot write");
   EXPECT_EQ(count_errors(result.err), 1) << result.err;
   EXPECT_FALSE(fs::exists(folder / "full/checkpoint-3"));
-}
-
-TEST_F(Ranks, DivergenceIsOneMessage) {
-  train(to("first", 1, 1, {{"max_steps", "1"}, {"warmup_steps", "0"}}));
-  // The largest float in all of one matrix: its products overflow.
-  const fs::path weights = folder / "first/model.safetensors";
-  std::string bytes = slurp(weights);
-  {
-    const SafetensorsFile file(weights);
-    const StoredTensor& down = *file.find("model.layers.1.mlp.down_proj.weight");
-    const auto begin = static_cast<size_t>(file.bytes(down).data() - file.all().data());
-    for (size_t i = 0; i < down.size; i += 4) bytes.replace(begin + i, 4, "\xff\xff\x7f\x7f");
-  }
-  write_text(weights, bytes);
-  const ProgramResult result = run_verb(
-      "train",
-      to("nan", 2, 1,
-         {{"model_name_or_path", (folder / "first").string()}, {"init", "pretrained"}, {"max_steps", "3"}}));
-  expect_error(result, 6, "not finite at step 1");
-  EXPECT_EQ(count_errors(result.err), 1) << result.err;
 }
 
 TEST_F(Ranks, UnderALauncherNothingIsStarted) {
