@@ -73,11 +73,9 @@ void gdn_prologue_backward_bulk(Stream&, Tensor dproj_TN, Tensor dconv_CW, Tenso
                                 CTensor k_rstd_TH, const Segments&, GdnShape);
 void gated_delta_forward(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
                          CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
-/// For bf16, dk = dv = 128 and 1 to 3 value heads per key head; _wgmma for sm_90 only.
+/// For bf16, dk = dv = 128 and 1 to 3 value heads per key head.
 void gated_delta_forward_mma(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
                              CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
-void gated_delta_forward_wgmma(Stream&, Tensor o_THV, Tensor states_CHKV, CTensor q_THK, CTensor k_THK,
-                               CTensor v_THV, CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);
 void gated_delta_backward(Stream&, Tensor dq_THK, Tensor dk_THK, Tensor dv_THV, Tensor dg_TH, Tensor dbeta_TH,
                           CTensor do_THV, CTensor states_CHKV, CTensor q_THK, CTensor k_THK, CTensor v_THV,
                           CTensor g_TH, CTensor beta_TH, const Segments&, GdnShape);

@@ -47,8 +47,6 @@ constexpr KernelFunction functions[] = {
     {"gdn_prologue_backward.plain",
      [](Kernels& table) { table.gdn_prologue_backward = gdn_prologue_backward; }},
     {"gated_delta_forward.mma", [](Kernels& table) { table.gated_delta_forward = gated_delta_forward_mma; }},
-    {"gated_delta_forward.wgmma",
-     [](Kernels& table) { table.gated_delta_forward = gated_delta_forward_wgmma; }},
     {"gated_delta_forward.plain", [](Kernels& table) { table.gated_delta_forward = gated_delta_forward; }},
     {"gated_delta_backward.mma",
      [](Kernels& table) { table.gated_delta_backward = gated_delta_backward_mma; }},

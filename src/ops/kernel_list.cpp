@@ -134,9 +134,6 @@ const char* gdn_heads(const KernelRequest& r) {
   if (r.gdn.ratio() > 3) return "needs 1 to 3 value heads a key head";
   return shared_kib(r.device.sm) >= 113 ? nullptr : "needs 113 KiB of shared memory";
 }
-const char* wide_gdn_heads(const KernelRequest& r) {
-  return r.device.sm == 90 ? gdn_heads(r) : "is made for sm_90";
-}
 const char* gdn_backward(const KernelRequest& r) {
   const int sm = r.device.sm;
   if (sm == 86 || sm == 89 || sm >= 120) return "needs 163 KiB of shared memory a block";
@@ -253,9 +250,6 @@ constexpr KernelEntry list[] = {
      plain::gdn_prologue_backward},
     {"gated_delta_forward.mma", Op::gated_delta_forward, gpu, fast, mma::gdn_heads, mma::gated_delta_forward,
      bf16_only},
-    // Behind mma: racecheck reports its header of a stage now and then; see bench/NOTES.md.
-    {"gated_delta_forward.wgmma", Op::gated_delta_forward, gpu, fast, mma::wide_gdn_heads,
-     mma::gated_delta_forward, bf16_only, 90},
     {"gated_delta_forward.plain", Op::gated_delta_forward, gpu, slow, plain::gdn_heads},
     {"gated_delta_backward.mma", Op::gated_delta_backward, gpu, fast, mma::gdn_backward,
      mma::gated_delta_backward, bf16_only},
