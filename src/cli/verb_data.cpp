@@ -216,9 +216,10 @@ int verb_data_stats(const Invocation& call) {
   const TokenizedSet set =
       load_set(config.dataset, config.dataset_train_split, config, vocab_size_of(config, text), text);
   StreamOptions rows = stream_options(config, text.pad_id());
-  rows.mixture = mixture_of(config, set);
+  const TokenizedSet trained = training_part(config, set);
+  rows.mixture = mixture_of(config, trained);
   const DataStats stats =
-      data_stats(set, rows, std::min(config.max_length, config.max_tokens), config.num_train_epochs);
+      data_stats(set, trained, rows, std::min(config.max_length, config.max_tokens), config.num_train_epochs);
   if (config.json) {
     std::printf("%s\n", json::dump(stats.to_json(), 2).c_str());
   } else {

@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "cli/verbs.h"
-#include "data/hold_out.h"
 #include "data/lengths_file.h"
 #include "data/pack_report.h"
 #include "train/run_data.h"
@@ -16,10 +15,8 @@ namespace {
 
 std::vector<int32_t> lengths_of_dataset(const Config& config, StreamOptions& options) {
   const TextSource text = open_text(config);
-  TokenizedSet set =
-      load_set(config.dataset, config.dataset_train_split, config, vocab_size_of(config, text), text);
-  if (config.eval_dataset.empty() && config.val_size > 0)
-    set = hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).first;
+  const TokenizedSet set = training_part(config, load_set(config.dataset, config.dataset_train_split, config,
+                                                          vocab_size_of(config, text), text));
   options.mixture = mixture_of(config, set);
   std::vector<int32_t> lengths;
   for (int64_t i = 0; i < set.size(); ++i) lengths.push_back(static_cast<int32_t>(set.length(i)));

@@ -50,9 +50,9 @@ int64_t percentile(const std::vector<int32_t>& sorted, double percent) {
   return sorted[std::min(index, sorted.size() - 1)];
 }
 
-DataStats data_stats(const TokenizedSet& set, const StreamOptions& options, int64_t max_length,
-                     double epochs) {
-  const BatchStream stream(set, options);
+DataStats data_stats(const TokenizedSet& set, const TokenizedSet& trained, const StreamOptions& options,
+                     int64_t max_length, double epochs) {
+  const BatchStream stream(trained, options);
   DataStats out;
   out.counts = set.counts();
   out.lengths = length_stats(set.raw_lengths());
@@ -65,6 +65,7 @@ DataStats data_stats(const TokenizedSet& set, const StreamOptions& options, int6
   out.fill = ratio(stream.tokens(), out.rows * options.max_tokens);
   out.supervised_share = ratio(out.counts.targets, out.counts.tokens);
   out.documents_per_row = ratio(stream.conversations(), out.rows);
+  out.held_out = set.size() - trained.size();
   out.fingerprint = set.fingerprint();
   return out;
 }
@@ -75,6 +76,7 @@ json::Value DataStats::to_json() const {
                                        {"mean", lengths.mean}};
   return json::Object{{"rows", counts.rows},
                       {"conversations", counts.conversations},
+                      {"held_out", held_out},
                       {"tokens", counts.tokens},
                       {"supervised_tokens", counts.targets},
                       {"supervised_share", supervised_share},
@@ -123,6 +125,7 @@ std::vector<std::string> DataStats::to_lines() const {
   count_line("  masked pieces", counts.split_pieces_masked, "left out");
   count_line("tokens cut", counts.tokens_cut, "by max_length");
   count_line("duplicates", counts.duplicates, "rows equal to an earlier one, kept");
+  count_line("held out", held_out, "conversations for evaluation (val_size)");
   count_line("empty answers", counts.empty_assistant_turns, "assistant turns without text");
   out.push_back(format("{:<16}p50 {}  p90 {}  p99 {}  max {}  mean {:.1f}", "row length",
                        format_count(lengths.p50), format_count(lengths.p90), format_count(lengths.p99),

@@ -36,6 +36,7 @@ struct DataStats {
   double fill = 0;              ///< real tokens / (rows x T), filler rows of the last step left out
   double supervised_share = 0;  ///< targets / tokens
   double documents_per_row = 0;
+  int64_t held_out = 0;     ///< conversations left to evaluation (val_size)
   std::string fingerprint;  ///< of the set
 
   /// Counts per reason appear under "skipped"; shares are numbers between 0 and 1.
@@ -47,8 +48,9 @@ struct DataStats {
 /// Nearest-rank percentile, 0 < percent <= 100; `sorted` ascending, not empty.
 int64_t percentile(const std::vector<int32_t>& sorted, double percent);
 
+/// Counts and lengths are of `set`, rows and steps of `trained`, the part of it that is not held out.
 /// `epochs`: num_train_epochs, may be fractional.
-DataStats data_stats(const TokenizedSet& set, const StreamOptions& options, int64_t max_length,
-                     double epochs);
+DataStats data_stats(const TokenizedSet& set, const TokenizedSet& trained, const StreamOptions& options,
+                     int64_t max_length, double epochs);
 
 }  // namespace deltatune

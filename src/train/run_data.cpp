@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "data/hold_out.h"
 #include "io/model_path.h"
 #include "train/engine.h"
 
@@ -147,6 +148,11 @@ Config with_segments(const Config& config, int64_t segments) {
   Config out = config;
   out.max_documents = std::max<int64_t>(1, std::min(segments, max_segments(config)) - 1);
   return out;
+}
+
+TokenizedSet training_part(const Config& config, const TokenizedSet& set) {
+  if (config.val_size <= 0 || !config.eval_dataset.empty()) return set;
+  return hold_out(set, config.val_size, static_cast<uint64_t>(config.seed)).first;
 }
 
 StreamOptions stream_options(const Config& config, int32_t pad_id) {

@@ -36,6 +36,9 @@ CacheOptions cache_options(const Config&, const TextSource&);
 /// on_bad_row: skip left out; one of an earlier run is removed where there are none. Throws Error{resource}.
 void write_skipped_rows(const TokenizedSet& set, const fs::path& folder);
 
+/// The set without what val_size holds out for evaluation: what is trained on.
+TokenizedSet training_part(const Config&, const TokenizedSet&);
+
 /// Of the rank that the configuration says this process is.
 StreamOptions stream_options(const Config&, int32_t pad_id);
 

@@ -34,7 +34,7 @@ TEST(Stats, CountsAddUp) {
   const TokenizedSet set = builder.finish();
   StreamOptions stream;
   stream.max_tokens = 8;
-  const DataStats stats = data_stats(set, stream, options.max_length, 2.5);
+  const DataStats stats = data_stats(set, set, stream, options.max_length, 2.5);
   // 4 + 3 share a row of 8, the other 3 has its own.
   EXPECT_EQ(stats.rows, 2);
   EXPECT_DOUBLE_EQ(stats.fill, 10.0 / 16);
@@ -42,6 +42,12 @@ TEST(Stats, CountsAddUp) {
   EXPECT_EQ(stats.steps_per_epoch, 2);
   EXPECT_EQ(stats.steps, 5);
   EXPECT_EQ(stats.lengths.max, 5);
+  // What is held out counts among the rows, not among the steps.
+  const std::vector<int32_t> kept = {0};
+  const DataStats some = data_stats(set, set.subset(kept), stream, options.max_length, 2.5);
+  EXPECT_EQ(some.held_out, set.size() - 1);
+  EXPECT_EQ(some.counts.conversations, set.size());
+  EXPECT_EQ(some.steps_per_epoch, 1);
   EXPECT_EQ(stats.lengths.p50, 3);
   EXPECT_DOUBLE_EQ(stats.lengths.mean, 11.0 / 3);
   const json::Value report = stats.to_json();
