@@ -13,6 +13,17 @@
 namespace deltatune {
 namespace {
 
+// {a:b} without a space is, in YAML, one name with a colon in it: a variable that no template reads.
+const std::string& variable_name(const std::string& name, const char* where) {
+  const auto letter = [](char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  bool good = !name.empty() && letter(name[0]);
+  for (const char c : name) good = good && (letter(c) || (c >= '0' && c <= '9'));
+  if (good) return name;
+  throw Error(
+      ErrorKind::usage, format("{} is no name of a template variable", json::quote(name)), where,
+      "write {enable_thinking: false}, with a space behind the colon, or --set enable_thinking=false");
+}
+
 // The folder with tokenizer files; empty when the configuration names none.
 fs::path tokenizer_folder(const Config& config) {
   const std::string& named =
@@ -85,14 +96,15 @@ RenderOptions render_options(const Config& config) {
   options.variables = json::Value(json::Object{});
   if (config.chat_template != "from_model") add_token_variables(tokenizer_folder(config), options.variables);
   for (const auto& [name, text] : config.chat_template_kwargs)
-    options.variables.set(name, json_or_text(text));
+    options.variables.set(variable_name(name, "chat_template_kwargs"), json_or_text(text));
   for (const std::string& setting : config.set) {
     const size_t equals = setting.find('=');
     if (equals == std::string::npos || equals == 0) {
       throw Error(ErrorKind::usage, format("--set takes name=value, found {}", json::quote(setting)),
                   "command line", "for example --set enable_thinking=false");
     }
-    options.variables.set(setting.substr(0, equals), json_or_text(setting.substr(equals + 1)));
+    options.variables.set(variable_name(setting.substr(0, equals), "--set"),
+                          json_or_text(setting.substr(equals + 1)));
   }
   return options;
 }

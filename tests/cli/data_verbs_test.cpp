@@ -61,6 +61,24 @@ TEST(DataPack, PacksTheDatasetAsTrainingDoes) {
   EXPECT_EQ(ways[0].at("steps").as_integer(), counted.at("steps_per_epoch").as_integer());
 }
 
+TEST(DataPack, LeavesWhatIsHeldOutToEvaluation) {
+  const std::string data =
+      with_data(demo + "/train.jsonl") + " --max-length 256 --max-tokens 512 --json --val-size 100";
+  const json::Value packed = json::parse(run_deltatune("data pack" + data).out, "pack");
+  const json::Value counted = json::parse(run_deltatune("data stats" + data).out, "stats");
+  EXPECT_EQ(counted.at("held_out").as_integer(), 100);
+  EXPECT_EQ(packed.at("batchings").as_array()[0].at("rows").as_integer(),
+            counted.at("packed_rows").as_integer());
+}
+
+// A map without the space behind the colon is one name, which no template reads.
+TEST(DataShow, RefusesWhatIsNoTemplateVariable) {
+  const ProgramResult result = run_deltatune("data show" + with_data(demo + "/train.jsonl") +
+                                             " --chat-template-kwargs '{enable_thinking:false}'");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_TRUE(contains(result.err, "is no name of a template variable")) << result.err;
+}
+
 TEST(DataPack, RefusesWhatCannotBePacked) {
   ScratchFolder folder;
   const std::vector<std::string> bad = {"--lengths " + folder.write("zero.txt", "5\n0\n"),
