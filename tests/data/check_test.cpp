@@ -12,23 +12,8 @@
 namespace deltatune {
 namespace {
 
-MarkedTokens encode_letters(const Conversation& conversation) {
-  MarkedTokens out;
-  for (const json::Value& message : conversation.messages.as_array()) {
-    const bool answer = message.at("role").as_string() == "assistant";
-    for (const char c : message.at("content").as_string()) {
-      out.ids.push_back(static_cast<unsigned char>(c));
-      out.supervised.push_back(answer ? 1 : 0);
-    }
-  }
-  return out;
-}
-
-std::string chat(const std::string& question, const std::string& answer) {
-  return format(
-      R"({{"messages": [{{"role": "user", "content": "{}"}}, {{"role": "assistant", "content": "{}"}}]}})",
-      question, answer);
-}
+using testing_data::chat;
+using testing_data::encode_letters;
 
 CheckOptions check_options() {
   CheckOptions options;

@@ -12,6 +12,9 @@
 namespace deltatune {
 namespace {
 
+using testing_data::chat;
+using testing_data::encode_letters;
+
 DatasetOptions small_options() {
   DatasetOptions options;
   options.max_length = 8;
@@ -20,29 +23,10 @@ DatasetOptions small_options() {
   return options;
 }
 
-// One token per character of every content; those of assistant messages are supervised.
-MarkedTokens encode_letters(const Conversation& conversation) {
-  MarkedTokens out;
-  for (const json::Value& message : conversation.messages.as_array()) {
-    const bool answer = message.at("role").as_string() == "assistant";
-    for (const char c : message.at("content").as_string()) {
-      out.ids.push_back(static_cast<unsigned char>(c));
-      out.supervised.push_back(answer ? 1 : 0);
-    }
-  }
-  return out;
-}
-
 TokenizedSet read_lines(const std::string& text, const DatasetOptions& options) {
   TokenizedSetBuilder builder(options, encode_letters);
   builder.add_lines(text, "rows.jsonl");
   return builder.finish();
-}
-
-std::string chat(const std::string& question, const std::string& answer) {
-  return format(
-      R"({{"messages": [{{"role": "user", "content": "{}"}}, {{"role": "assistant", "content": "{}"}}]}})",
-      question, answer);
 }
 
 Error error_of(const std::string& text, const DatasetOptions& options) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/format.h"
 #include "base/json.h"
 #include "base/rng.h"
 #include "data/dataset.h"
@@ -13,6 +14,26 @@
 namespace deltatune::testing_data {
 
 inline constexpr int64_t vocab = 1 << 20;
+
+/// One token per character of every content; those of assistant messages are supervised.
+inline MarkedTokens encode_letters(const Conversation& conversation) {
+  MarkedTokens out;
+  for (const json::Value& message : conversation.messages.as_array()) {
+    const bool answer = message.at("role").as_string() == "assistant";
+    for (const char c : message.at("content").as_string()) {
+      out.ids.push_back(static_cast<unsigned char>(c));
+      out.supervised.push_back(answer ? 1 : 0);
+    }
+  }
+  return out;
+}
+
+/// One line of JSON: a question and its answer, which need no escapes.
+inline std::string chat(const std::string& question, const std::string& answer) {
+  return format(
+      R"({{"messages": [{{"role": "user", "content": "{}"}}, {{"role": "assistant", "content": "{}"}}]}})",
+      question, answer);
+}
 
 /// Builds a set in which every token of the whole set is different: token ids count up from 1. Each token at
 /// t >= 1 is supervised with probability share (one per conversation always is, where there is one).
