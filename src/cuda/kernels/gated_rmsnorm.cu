@@ -2,9 +2,8 @@
 // several of them loaded before the first is used; heads up to 256 wide; one chain in fp32 with one rounding
 // at the store.
 //
-// Backward of bf16 heads of 128 is limited by instructions, not bytes, unless half a warp holds a head:
-// loads, addresses and shuffles then serve eight elements of a lane. Its heads come through shared memory,
-// some of them ahead.
+// bf16 heads of 128 are limited by instructions, not bytes, unless half a warp holds a head: loads, addresses
+// and shuffles then serve eight elements of a lane. They come through shared memory, some of them ahead.
 //
 // dw is summed over blocks of tokens into scratch, then the blocks in order.
 #include <algorithm>
@@ -167,7 +166,7 @@ __global__ void __launch_bounds__(Norm::threads, N* R > 4 ? 1 : 4)
   }
 }
 
-/// Backward of two heads of 128 by a warp, lane l with elements 8 (l % 16) .. + 8.
+/// Two heads of 128 by a warp, lane l with elements 8 (l % 16) .. + 8.
 struct Pair {
   using T = device_bf16;
   static constexpr int dim = 128;
@@ -175,12 +174,6 @@ struct Pair {
   static constexpr int lanes = dim / each;  ///< of a head
   static constexpr int heads = warp_size / lanes;
   static constexpr int elements = heads * dim;
-  static constexpr int arrays = 3;
-  static constexpr int slots = 6;   ///< pairs of a warp under way
-  static constexpr int blocks = 3;  ///< of a multiprocessor
-  static constexpr int grid = 132 * blocks;
-  using Slot = Pack<T, each>[arrays][warp_size];
-  static constexpr size_t shared = Norm::warps * slots * sizeof(Slot);
 
   /// Where a warp, which takes each eighth pair of its block, is in z.
   struct Place {
@@ -203,8 +196,106 @@ struct Pair {
   };
 };
 
+/// The pairs of a warp on their way through shared memory, `slots` of them with `arrays_` rows each: o, z,
+/// dy.
+template <int arrays_, int slots_, int blocks_>
+struct PairRing {
+  using T = Pair::T;
+  static constexpr int arrays = arrays_;
+  static constexpr int slots = slots_;
+  static constexpr int blocks = blocks_;  ///< of a multiprocessor
+  static constexpr int grid = 132 * blocks;
+  using Slot = Pack<T, Pair::each>[arrays][warp_size];
+  static constexpr size_t shared = Norm::warps * slots * sizeof(Slot);
+
+  const Call<T>& call;
+  const T* dy;  ///< where there are three arrays
+  int pairs, step_pairs, end, own, next;
+  int64_t step, wrap;
+  Pair::Place ahead, at;
+  Slot* ring;
+  int next_slot = 0, slot = 0;
+
+  /// Pairs begin + warp, + 8, ... below `last`; the first are started.
+  __device__ PairRing(const Call<T>& c, const T* gradient, int begin, int last, int warp, int lane)
+      : call(c),
+        dy(gradient),
+        pairs(c.heads / Pair::heads),
+        step_pairs(Norm::warps % pairs),
+        end(last),
+        own(lane * Pair::each),
+        next(begin + warp),
+        step(Norm::warps / pairs * c.columns + step_pairs * Pair::elements),
+        wrap(c.columns - static_cast<int64_t>(pairs) * Pair::elements),
+        ahead(c, begin + warp),
+        at(ahead),
+        ring(dynamic_shared<Slot>() + warp * slots) {
+    for (int i = 0; i < slots - 1; ++i) start();
+  }
+  __device__ void start() {
+    if (next < end) {
+      const int64_t row = static_cast<int64_t>(next) * Pair::elements + own;
+      const auto copy = [&](int array, const T* from) {
+        ptx::cp_async_16(ptx::shared_address(&ring[next_slot][array][own / Pair::each]), from, true);
+      };
+      copy(0, call.o + row);
+      copy(1, call.z + ahead.offset + own);
+      if constexpr (arrays == 3) copy(2, dy + row);
+    }
+    ptx::cp_async_commit();
+    next += Norm::warps;
+    ahead.next(pairs, step, step_pairs, wrap);
+    next_slot = next_slot + 1 == slots ? 0 : next_slot + 1;
+  }
+  /// The rows of the next pair in fp32; its slot is then used again.
+  template <class... Eight>
+  __device__ void take(Eight&... rows) {
+    ptx::cp_async_wait<slots - 2>();
+    int array = 0;
+    (widen(rows, ring[slot][array++][own / Pair::each]), ...);
+    start();
+    slot = slot + 1 == slots ? 0 : slot + 1;
+  }
+  /// Element of z, or dz, of the pair taken last.
+  __device__ int64_t z_offset() const { return at.offset + own; }
+  __device__ void done() { at.next(pairs, step, step_pairs, wrap); }
+};
+using ForwardRing = PairRing<2, 6, 4>;
+using BackwardRing = PairRing<3, 6, 3>;
+
+/// Grid: blocks of per_block pairs of the T Hv / 2.
+__global__ void __launch_bounds__(Norm::threads, ForwardRing::blocks)
+    pair_forward_kernel(const __grid_constant__ Call<Pair::T> call, Pair::T* __restrict__ y,
+                        float* __restrict__ rstd_TH, float eps, int per_block) {
+  constexpr int each = Pair::each;
+  using Eight = float[each];
+  const int lane = static_cast<int>(threadIdx.x) % warp_size,
+            warp = static_cast<int>(threadIdx.x) / warp_size;
+  const int begin = static_cast<int>(blockIdx.x) * per_block;
+  const int end = min(begin + per_block, static_cast<int>(call.tokens) * call.heads / Pair::heads);
+  ForwardRing ring(call, nullptr, begin, end, warp, lane);
+  const int own = lane * each;  // first element in a pair
+  Eight w;
+#pragma unroll
+  for (int i = 0; i < each; ++i) w[i] = call.w[own % Pair::dim + i];
+  for (int pair = begin + warp; pair < end; pair += Norm::warps) {
+    Eight o, z;
+    ring.take(o, z);
+    float squares = 0;
+#pragma unroll
+    for (int i = 0; i < each; ++i) squares += o[i] * o[i];
+    const float rstd = rsqrtf(call.mean(lanes_sum<Pair::lanes>(squares)) + eps);
+    if (rstd_TH && lane % Pair::lanes == 0)
+      rstd_TH[static_cast<int64_t>(pair) * Pair::heads + lane / Pair::lanes] = rstd;
+    if (!y) continue;
+#pragma unroll
+    for (int i = 0; i < each; ++i) o[i] = o[i] * rstd * w[i] * (z[i] * sigmoid_for<Pair::T>(z[i]));
+    store_pack(y + static_cast<int64_t>(pair) * Pair::elements + own, narrow<Pair::T>(o));
+  }
+}
+
 /// Grid: blocks of per_block pairs of the T Hv / 2. partial: [blocks, 128].
-__global__ void __launch_bounds__(Norm::threads, Pair::blocks)
+__global__ void __launch_bounds__(Norm::threads, BackwardRing::blocks)
     pair_backward_kernel(const __grid_constant__ Call<Pair::T> call, Pair::T* __restrict__ d_o,
                          Pair::T* __restrict__ dz, const Pair::T* __restrict__ dy,
                          const float* __restrict__ rstd_TH, float* __restrict__ partial, int per_block) {
@@ -212,32 +303,10 @@ __global__ void __launch_bounds__(Norm::threads, Pair::blocks)
   using Eight = float[each];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
             warp = static_cast<int>(threadIdx.x) / warp_size;
-  const int pairs = call.heads / Pair::heads, begin = static_cast<int>(blockIdx.x) * per_block;
-  const int end = min(begin + per_block, static_cast<int>(call.tokens) * pairs);
-  const int step_pairs = Norm::warps % pairs;
-  const int64_t step = Norm::warps / pairs * call.columns + step_pairs * Pair::elements,
-                wrap = call.columns - static_cast<int64_t>(pairs) * Pair::elements;
-  Pair::Slot* const ring = dynamic_shared<Pair::Slot>() + warp * Pair::slots;
+  const int begin = static_cast<int>(blockIdx.x) * per_block;
+  const int end = min(begin + per_block, static_cast<int>(call.tokens) * call.heads / Pair::heads);
+  BackwardRing ring(call, dy, begin, end, warp, lane);
   const int own = lane * each;  // first element in a pair
-
-  Pair::Place ahead(call, begin + warp), at = ahead;
-  int next = begin + warp, next_slot = 0;  // to be started
-  const auto start = [&] {
-    if (next < end) {
-      const int64_t row = static_cast<int64_t>(next) * Pair::elements + own;
-      const auto copy = [&](int array, const Pair::T* from) {
-        ptx::cp_async_16(ptx::shared_address(&ring[next_slot][array][lane]), from, true);
-      };
-      copy(0, call.o + row);
-      copy(1, call.z + ahead.offset + own);
-      copy(2, dy + row);
-    }
-    ptx::cp_async_commit();
-    next += Norm::warps;
-    ahead.next(pairs, step, step_pairs, wrap);
-    next_slot = next_slot + 1 == Pair::slots ? 0 : next_slot + 1;
-  };
-  for (int i = 0; i < Pair::slots - 1; ++i) start();
   Eight w, dw = {};
 #pragma unroll
   for (int i = 0; i < each; ++i) w[i] = call.w[own % Pair::dim + i];
@@ -245,15 +314,9 @@ __global__ void __launch_bounds__(Norm::threads, Pair::blocks)
     return pair < end ? rstd_TH[static_cast<int64_t>(pair) * Pair::heads + lane / Pair::lanes] : 0.0f;
   };
   float next_rstd = rstd_of(begin + warp);
-  int slot = 0;
   for (int pair = begin + warp; pair < end; pair += Norm::warps) {
-    ptx::cp_async_wait<Pair::slots - 2>();
     Eight n, z, d;
-    widen(n, ring[slot][0][lane]);
-    widen(z, ring[slot][1][lane]);
-    widen(d, ring[slot][2][lane]);
-    start();
-    slot = slot + 1 == Pair::slots ? 0 : slot + 1;
+    ring.take(n, z, d);
     const float rstd = next_rstd;
     next_rstd = rstd_of(pair + Norm::warps);
     float along = 0;
@@ -267,8 +330,8 @@ __global__ void __launch_bounds__(Norm::threads, Pair::blocks)
       along += n[i] * d[i];
       z[i] = dn * w[i] * (s + gate * (1.0f - s));
     }
-    if (dz) store_pack(dz + at.offset + own, narrow<Pair::T>(z));
-    at.next(pairs, step, step_pairs, wrap);
+    if (dz) store_pack(dz + ring.z_offset(), narrow<Pair::T>(z));
+    ring.done();
     if (!d_o) continue;
     const float mean = lanes_sum<Pair::lanes>(along) / static_cast<float>(Pair::dim);
 #pragma unroll
@@ -309,7 +372,7 @@ Call<T> make_call(CTensor o_THV, CTensor proj_TN, CTensor w_V, const GdnShape& s
 bool whole(const GdnShape& shape) {
   return (shape.value_dim | shape.columns() | shape.z_column()) % 4 == 0;
 }
-/// The same for pair_backward_kernel.
+/// Whether the kernels of pairs serve it.
 bool in_pairs(const GdnShape& shape) {
   return shape.value_dim == Pair::dim && shape.value_heads % Pair::heads == 0 &&
          (shape.columns() | shape.z_column()) % Pair::each == 0;
@@ -323,6 +386,17 @@ void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor
   by_storage(proj_TN.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool aligned = aligned16(y_THV.data, o_THV.data, proj_TN.data, w_V.data);
+    if constexpr (std::is_same_v<T, Pair::T>) {
+      if (aligned && in_pairs(shape)) {
+        const int64_t pairs = proj_TN.dim(0) * shape.value_heads / Pair::heads;
+        const auto blocks = static_cast<unsigned>(std::min<int64_t>(ForwardRing::grid, pairs));
+        launch_shared(stream, {"gated_rmsnorm_forward", proj_TN}, pair_forward_kernel, dim3(blocks),
+                      dim3(Norm::threads), ForwardRing::shared, make_call<T>(o_THV, proj_TN, w_V, shape),
+                      wanted<T>(y_THV), wanted<float>(rstd_TH), eps,
+                      static_cast<int>((pairs + blocks - 1) / blocks));
+        return;
+      }
+    }
     by_lanes<4>(shape.value_dim, aligned && whole(shape), [&](auto n, auto r) {
       launch(stream, {"gated_rmsnorm_forward", proj_TN}, forward_kernel<T, n(), r()>,
              dim3(static_cast<unsigned>(proj_TN.dim(0))), dim3(Norm::threads), 0,
@@ -355,9 +429,9 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
     };
     if constexpr (std::is_same_v<T, Pair::T>) {
       if (aligned && in_pairs(shape)) {
-        blocks = std::min(blocks, static_cast<unsigned>(Pair::grid));
+        blocks = std::min(blocks, static_cast<unsigned>(BackwardRing::grid));
         const int64_t pairs = tokens * shape.value_heads / Pair::heads;
-        run(pair_backward_kernel, Pair::shared, static_cast<int>((pairs + blocks - 1) / blocks));
+        run(pair_backward_kernel, BackwardRing::shared, static_cast<int>((pairs + blocks - 1) / blocks));
       } else {
         by_head();
       }
