@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -36,7 +37,68 @@ constexpr std::array<Names, 4> table = {{
               "let the launcher set these variables, or unset them to train on one rank");
 }
 
+// A port that ranks of one job agree on without talking: below the range from which systems give ports to
+// outgoing connections.
+int port_of_job(std::string_view job) {
+  uint32_t sum = 2166136261u;  // FNV-1a
+  for (const char c : job) sum = (sum ^ static_cast<unsigned char>(c)) * 16777619u;
+  return 20000 + static_cast<int>(sum % 10000);
+}
+
+using Text = std::function<const char*(const char*)>;
+
+void find_meeting_place(Launch& launch, const Text& text_of) {
+  const auto or_empty = [&](const char* name) {
+    const char* text = text_of(name);
+    return std::string(text != nullptr ? text : "");
+  };
+  launch.master_addr = or_empty("MASTER_ADDR");
+  const bool one_machine = launch.local_world_size == launch.world_size;
+  if (launch.launcher == "srun" && launch.master_addr.empty()) {
+    std::string hosts = or_empty("SLURM_STEP_NODELIST");
+    if (hosts.empty()) hosts = or_empty("SLURM_JOB_NODELIST");
+    launch.master_addr = first_host(hosts);
+  } else if (launch.launcher != "torchrun" && one_machine && launch.master_addr.empty()) {
+    launch.master_addr = "127.0.0.1";
+  }
+  if (const std::string port = or_empty("MASTER_PORT"); !port.empty()) {
+    const char* end = port.data() + port.size();
+    const auto [rest, problem] = std::from_chars(port.data(), end, launch.master_port);
+    if (problem != std::errc() || rest != end || launch.master_port < 1 || launch.master_port > 65534)
+      refuse(format("\"{}\" is no port", port), "MASTER_PORT");
+    if (launch.launcher == "torchrun" && or_empty("TORCHELASTIC_USE_AGENT_STORE") == "True")
+      ++launch.master_port;
+  } else if (launch.launcher == "srun") {
+    launch.master_port = port_of_job(or_empty("SLURM_JOB_ID") + "." + or_empty("SLURM_STEP_ID"));
+  } else if (const std::string job = or_empty("PMIX_NAMESPACE");
+             launch.launcher == "mpirun" && !job.empty()) {
+    launch.master_port = port_of_job(job);
+  }
+}
+
 }  // namespace
+
+std::string first_host(std::string_view nodelist) {
+  std::string out;
+  for (size_t i = 0; i < nodelist.size() && nodelist[i] != ','; ++i) {
+    if (nodelist[i] != '[') {
+      out += nodelist[i];
+      continue;
+    }
+    // A range or a list of numbers, of which the first has the zeros of all.
+    const size_t end = nodelist.find(']', i);
+    const size_t number = nodelist.find_first_of(",-]", i);
+    if (end == std::string_view::npos || number == i + 1) return {};
+    out += nodelist.substr(i + 1, number - i - 1);
+    i = end;
+  }
+  for (const char c : out) {
+    const bool fits = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                      c == '-' || c == '.' || c == '_';
+    if (!fits) return {};
+  }
+  return out;
+}
 
 Launch launch_of(const std::function<const char*(const char*)>& variable) {
   const auto text_of = [&](const char* name) -> const char* {
@@ -80,6 +142,7 @@ Launch launch_of(const std::function<const char*(const char*)>& variable) {
                     out.local_world_size, out.world_size),
              format("{}, {}", names.local_rank, names.local_world_size));
     }
+    find_meeting_place(out, text_of);
     return out;
   }
   return {};

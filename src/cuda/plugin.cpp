@@ -2,6 +2,8 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include "base/error.h"
+#include "comm/cuda_communicator.h"
 #include "cuda/activity.h"
 #include "cuda/check.h"
 #include "cuda/cudnn/library.h"
@@ -50,13 +52,20 @@ std::vector<std::string> kernel_names() {
   return names;
 }
 
+std::unique_ptr<Communicator> make_communicator(Device&, std::unique_ptr<HostGroup> group,
+                                                const CommOptions&) {
+  throw Error(ErrorKind::resource, "this build has no communicator between GPUs",
+              "rank " + std::to_string(group->rank()) + " of " + std::to_string(group->world_size()),
+              "train on one GPU, or on several ranks of the CPU with device: cpu");
+}
+
 }  // namespace
 }  // namespace deltatune::cuda
 
 extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* deltatune_cuda_plugin(
     int abi) {
-  static const deltatune::CudaPlugin plugin{deltatune::cuda::device_count, deltatune::cuda::make_device,
-                                            deltatune::cuda::versions, deltatune::cuda::kernel_names,
-                                            deltatune::cuda::activity_tracer()};
+  static const deltatune::CudaPlugin plugin{
+      deltatune::cuda::device_count, deltatune::cuda::make_device,       deltatune::cuda::versions,
+      deltatune::cuda::kernel_names, deltatune::cuda::activity_tracer(), deltatune::cuda::make_communicator};
   return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
 }

@@ -13,6 +13,11 @@
 
 namespace deltatune {
 
+// Of src/comm, which this folder does not see: comm/cuda_communicator.h.
+class Communicator;
+class HostGroup;
+struct CommOptions;
+
 struct CudaPlugin {
   /// Number of visible devices; 0 with a reason in `why`.
   int (*device_count)(std::string& why);
@@ -25,9 +30,11 @@ struct CudaPlugin {
   /// Device activity of the whole process, by CUPTI. start() says why where the plug-in was built without its
   /// headers or the library is not there.
   ActivityTracer activity;
+  /// The communicator of this process, whose device is one of the plug-in's: comm/cuda_communicator.h.
+  std::unique_ptr<Communicator> (*make_communicator)(Device&, std::unique_ptr<HostGroup>, const CommOptions&);
 };
 
-inline constexpr int cuda_plugin_abi = 4;
+inline constexpr int cuda_plugin_abi = 5;
 /// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
 /// ABI.
 inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";

@@ -53,6 +53,63 @@ TEST(LaunchTest, LaunchersAreRecognised) {
   EXPECT_EQ(launch({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).launcher, "");
 }
 
+TEST(LaunchTest, WhereTheRanksMeet) {
+  const Variables torchrun = {
+      {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(launch(torchrun).master_addr, "node7");
+  EXPECT_EQ(launch(torchrun).master_port, 29500);
+  Variables agent = torchrun;  // torchrun itself has that port
+  agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(launch(agent).master_port, 29501);
+  agent["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(launch(agent).master_port, 29500);
+
+  Variables srun = {{"SLURM_PROCID", "1"},          {"SLURM_STEP_NUM_TASKS", "2"},
+                    {"SLURM_LOCALID", "0"},         {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                    {"SLURM_JOB_ID", "4711"},       {"SLURM_STEP_ID", "0"},
+                    {"SLURM_JOB_NODELIST", "a1,b"}, {"SLURM_STEP_NODELIST", "gpu[007-008]"}};
+  EXPECT_EQ(launch(srun).master_addr, "gpu007");
+  const int port = launch(srun).master_port;
+  EXPECT_GE(port, 20000);
+  EXPECT_LT(port, 30000);
+  srun["SLURM_PROCID"] = "0";
+  EXPECT_EQ(launch(srun).master_port, port);
+  srun["SLURM_STEP_ID"] = "1";
+  EXPECT_NE(launch(srun).master_port, port);
+  srun.erase("SLURM_STEP_NODELIST");
+  EXPECT_EQ(launch(srun).master_addr, "a1");
+  srun["MASTER_PORT"] = "3000";
+  EXPECT_EQ(launch(srun).master_port, 3000);
+
+  const Variables mpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                            {"PMIX_NAMESPACE", "123456"}};
+  EXPECT_EQ(launch(mpirun).master_addr, "127.0.0.1");
+  EXPECT_GE(launch(mpirun).master_port, 20000);
+  EXPECT_EQ(launch({{"RANK", "0"}, {"WORLD_SIZE", "2"}}).master_addr, "");
+  for (const char* wrong : {"0", "65536", "x", "-1", "80a"})
+    EXPECT_THROW(launch({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", wrong}}), Error) << wrong;
+}
+
+TEST(LaunchTest, FirstHostOfSlurmsLists) {
+  const std::map<std::string, std::string> hosts = {{"node1", "node1"},
+                                                    {"node1,node2", "node1"},
+                                                    {"gpu[003-007,12],login", "gpu003"},
+                                                    {"gpu[12,003]", "gpu12"},
+                                                    {"r[1-2]n[03-04]-ib", "r1n03-ib"},
+                                                    {"a.b-c[9].example", "a.b-c9.example"},
+                                                    {"", ""},
+                                                    {"gpu[", ""},
+                                                    {"gpu[]", ""},
+                                                    {"gpu[-1]", ""},
+                                                    {"gpu[1", ""},
+                                                    {"$(reboot)", ""},
+                                                    {"a b", ""}};
+  for (const auto& [list, host] : hosts) EXPECT_EQ(first_host(list), host) << list;
+}
+
 TEST(LaunchTest, WrongVariablesAreRefused) {
   for (const Variables& variables : std::vector<Variables>{
            {{"RANK", "1"}},
