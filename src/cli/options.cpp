@@ -252,6 +252,7 @@ void device_rows(Table& t) {
   t.add("nproc", &Config::nproc, training, "ranks on this machine")
       .alias({"nproc_per_node", "gpus"})
       .range(1, 1 << 16);
+  t.add("nodes", &Config::nodes, plan, "machines of nproc ranks each").range(1, 1 << 16).command_line();
   t.add("shard", &Config::shard, training,
         "what is cut over the ranks: all, gradients and optimizer, nothing")
       .one_of({"full", "grads", "none"});
@@ -331,6 +332,9 @@ void command_rows(Table& t) {
   t.add("dry_run", &Config::dry_run, train, "read and pack the data, plan, open the output folder; no step")
       .command_line();
   t.add("sweep", &Config::sweep, plan, "plan each value: key=a,b,c").command_line();
+  t.add("scaling", &Config::scaling, plan,
+        "one line each for 2, 4, ... 1024 devices, in nodes of nproc (or 8)")
+      .command_line();
   t.add("row", &Config::row, data, "row number, from 0; -1 means the first few").at_least(-1).command_line();
   t.add("rows", &Config::rows, data, "how many rows where none is named").range(1, 1 << 20).command_line();
   t.add("set", &Config::set, data, "template variable name=value; the value is read as JSON where it parses")

@@ -1,4 +1,5 @@
-// `deltatune plan cfg.yaml [--nproc N] [--device CARD] [--sweep key=a,b,c]`: 0 fits, 4 does not.
+// `deltatune plan cfg.yaml [--nproc N] [--nodes M] [--device CARD] [--sweep key=a,b,c] [--scaling]`: 0 fits,
+// 4 does not.
 #include <cstdio>
 
 #include "base/error.h"
@@ -28,9 +29,11 @@ std::pair<std::string, std::vector<int64_t>> parse_sweep(const std::vector<std::
     if (*end != '\0' || values.back() < 1) values.clear();
     at = comma + 1;
   }
-  if (values.empty() || (key != "max_tokens" && key != "nproc" && key != "gradient_accumulation_steps")) {
-    throw Error(ErrorKind::usage, format("cannot sweep \"{}\"", text), "--sweep",
-                "write --sweep max_tokens=8192,16384 (or nproc=..., gradient_accumulation_steps=...)");
+  if (values.empty() ||
+      (key != "max_tokens" && key != "nproc" && key != "nodes" && key != "gradient_accumulation_steps")) {
+    throw Error(
+        ErrorKind::usage, format("cannot sweep \"{}\"", text), "--sweep",
+        "write --sweep max_tokens=8192,16384 (or nproc=..., nodes=..., gradient_accumulation_steps=...)");
   }
   return {key, values};
 }
@@ -47,18 +50,18 @@ int sweep(const Config& config, const ModelSource& source, const std::optional<D
     Config changed = config;
     if (key == "max_tokens") changed.max_tokens = value;
     if (key == "nproc") changed.nproc = value;
+    if (key == "nodes") changed.nodes = value;
     if (key == "gradient_accumulation_steps") changed.gradient_accumulation_steps = value;
     const PlanReport report = make_plan(changed, source, card);
     fits = fits && report.fits();
     list.push_back(report.to_json());
     if (config.json) continue;
-    const double seconds = report.seconds();
-    print(format(
-        "{:>28} {:>12.3f} {:>10} {:>12} {:>14}  {}\n", value,
-        static_cast<double>(report.memory.total()) / double(1 << 30), report.recompute,
-        card ? format("{:.1f}", seconds * 1e3) : "-",
-        card ? format("{:.0f}", static_cast<double>(report.max_tokens * report.accumulation) / seconds) : "-",
-        report.fits() ? "fits" : "does not fit"));
+    const double seconds = report.seconds() + report.links.exposed_seconds;
+    print(format("{:>28} {:>12.3f} {:>10} {:>12} {:>14}  {}\n", value,
+                 static_cast<double>(report.memory.total()) / double(1 << 30), report.recompute,
+                 card ? format("{:.1f}", seconds * 1e3) : "-",
+                 card ? format("{:.0f}", report.tokens_per_second()) : "-",
+                 report.fits() ? "fits" : "does not fit"));
   }
   if (config.json) print(json::dump(std::move(list), 2) + "\n");
   return fits ? 0 : 4;
@@ -77,6 +80,14 @@ int verb_plan(const Invocation& call) {
   std::optional<DeviceCard> card;
   if (!config.device_card.empty()) card = device_card(config.device_card);
   if (!config.sweep.empty()) return sweep(config, source, card);
+  if (config.scaling) {
+    if (!card) {
+      throw Error(ErrorKind::usage, "a plan of many devices needs a device card", "--scaling",
+                  "add --device h200");
+    }
+    print(scaling_table(config, source, *card, config.nproc > 1 ? static_cast<int>(config.nproc) : 8));
+    return 0;
+  }
   const PlanReport report = make_plan(config, source, card);
   print(config.json ? json::dump(report.to_json(), 2) + "\n" : report.to_text());
   return report.fits() ? 0 : 4;

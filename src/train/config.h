@@ -74,6 +74,7 @@ struct Config {
   // device and distribution
   std::string device = "auto";       ///< auto | cpu | cuda
   int64_t nproc = 1;                 ///< ranks to start on this machine
+  int64_t nodes = 1;                 ///< plan: machines of nproc ranks each
   int rank = 0;                      ///< of this process; no key, comes from the launch
   int world_size = 1;                ///< likewise
   int local_world_size = 1;          ///< likewise; of this machine
@@ -120,6 +121,7 @@ struct Config {
   // What one command is asked; accepted on the command line only.
   std::string device_card;         ///< plan --device: an entry of devices.json
   std::vector<std::string> sweep;  ///< plan --sweep key=a,b,c
+  bool scaling = false;            ///< plan --scaling: 2 to 1,024 devices
   std::string rank_status;       ///< train: file in which a rank tells the program that started it how it is
   bool dry_run = false;          ///< train: everything except the step
   int64_t row = -1;              ///< data show: which row; -1: the first few

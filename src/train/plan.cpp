@@ -43,7 +43,47 @@ void run_null_step(Engine& engine, const Config& config, int64_t document_length
   engine.update(config.learning_rate, 1, batch.num_targets);
 }
 
+double roofline_seconds(const Stream& stream, const DeviceCard& card) {
+  double sum = 0;
+  for (const OpTotals& t : stream.totals())
+    sum += std::max(t.flops / (card.gemm_tflops * 1e12), t.bytes / (card.copy_gb_s * 1e9));
+  return sum;
+}
+
+// How the step's communication meets its compute; runs forward alone on top of what the engine has counted.
+Communication planned_communication(const PlanReport& report, Engine& engine, Communicator& comm,
+                                    const Config& config) {
+  CommunicationInput in;
+  in.step = comm.totals();
+  in.micro_batches = report.accumulation;
+  in.blocks = report.layers;
+  in.per_node = static_cast<int>(config.nproc);
+  in.nodes = report.nodes;
+  const auto& table = engine.store().table();
+  int64_t blocks = 0;
+  for (const int group : engine.model().params().block_groups) {
+    for (const int index : table.groups[static_cast<size_t>(group)].params)
+      blocks += table.params[static_cast<size_t>(index)].shape.count();
+  }
+  in.block_share = static_cast<double>(blocks) / static_cast<double>(table.element_count());
+  double optimizer = 0;
+  for (const PlannedOp& op : report.ops) {
+    if (op.name == "adamw" || op.name == "sum_squares") optimizer += op.seconds;
+  }
+  const double before = roofline_seconds(engine.stream(), *report.card);
+  engine.evaluate(synthetic_batch(config.max_tokens, report.document_length, engine.options().max_documents));
+  const auto rows = static_cast<double>(report.accumulation);
+  in.forward_seconds = rows * (roofline_seconds(engine.stream(), *report.card) - before);
+  in.forward_gather = rows * (comm.totals().gather_bytes - in.step.gather_bytes);
+  in.backward_seconds = report.seconds() - optimizer - in.forward_seconds;
+  return forecast_communication(in, *report.card);
+}
+
 }  // namespace
+
+double PlanReport::tokens_per_second() const {
+  return static_cast<double>(max_tokens * accumulation) / (seconds() + links.exposed_seconds);
+}
 
 double PlanReport::seconds() const {
   double sum = 0;
@@ -56,7 +96,8 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   const bool gpu = card && !card->sm.empty();
   const DeviceFacts facts = gpu ? planned_cuda(card->sm_number()) : DeviceFacts{};
   report.card = card;
-  report.world_size = static_cast<int>(config.nproc);
+  report.nodes = static_cast<int>(config.nodes);
+  report.world_size = static_cast<int>(config.nproc * config.nodes);
   report.memory_available = card ? static_cast<uint64_t>(card->memory_bytes) - (gpu ? context_bytes : 0)
                                  : static_cast<uint64_t>(this_machine().memory_available_bytes);
   const KeepChoice choice =
@@ -83,9 +124,7 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.ops = planned_ops(engine, engine.stream(), card);
   for (const PlannedOp& op : report.ops) report.flops_per_step += op.flops;
   report.comm = comm->totals();
-  if (card && card->gpu_link_gb_s > 0) {
-    report.comm_seconds = (report.comm.gather_bytes + report.comm.reduce_bytes) / (card->gpu_link_gb_s * 1e9);
-  }
+  if (card && report.world_size > 1) report.links = planned_communication(report, engine, *comm, config);
   return report;
 }
 
@@ -136,17 +175,77 @@ json::Value PlanReport::to_json() const {
   if (card) {
     out.set("device", card->name);
     out.set("roofline_s", seconds());
-    out.set("communication_s", comm_seconds);
-    out.set("tokens_per_s_per_device", static_cast<double>(max_tokens * accumulation) / seconds());
+    out.set("nodes", int64_t{nodes});
+    out.set("gpu_link_bytes", links.gpu_link_bytes);
+    out.set("node_link_bytes", links.node_link_bytes);
+    out.set("gpu_link_s", links.gpu_link_seconds);
+    out.set("node_link_s", links.node_link_seconds);
+    out.set("exposed_communication_s", links.exposed_seconds);
+    out.set("tokens_per_s_per_device", tokens_per_second());
+    json::Value from = json::Object{};
+    for (const auto& [field, where] : card->sources) from.set(field, where);
+    out.set("device_card_sources", std::move(from));
   }
   return out;
 }
 
+namespace {
+
+double gib(double bytes) {
+  return bytes / double(1 << 30);
+}
+std::string source_text(const DeviceCard& card, const char* field) {
+  const auto found = card.sources.find(field);
+  return found == card.sources.end() ? "" : format("  {:<16} {}\n", field, found->second);
+}
+// Where the bytes between ranks go, and what of that takes time of its own.
+std::string links_text(const PlanReport& report) {
+  const DeviceCard& card = *report.card;
+  const Communication& links = report.links;
+  std::string out = format("  between devices of a node {:.2f} GB, {:.1f} ms at {} GB/s\n",
+                           links.gpu_link_bytes * 1e-9, links.gpu_link_seconds * 1e3, card.gpu_link_gb_s);
+  if (report.nodes > 1) {
+    out += format("  between nodes             {:.2f} GB, {:.1f} ms at {} GB/s\n",
+                  links.node_link_bytes * 1e-9, links.node_link_seconds * 1e3, card.node_link_gb_s);
+  }
+  out += format("  not hidden by compute     {:.1f} ms, {:.2f} % of the step\n", links.exposed_seconds * 1e3,
+                100 * links.exposed_seconds / (report.seconds() + links.exposed_seconds));
+  out += source_text(card, "gpu_link_gb_s");
+  if (report.nodes > 1) out += source_text(card, "node_link_gb_s");
+  return out;
+}
+
+}  // namespace
+
+std::string scaling_table(const Config& config, const ModelSource& source, const DeviceCard& card,
+                          int per_node) {
+  std::string out = format("{:>7} {:>6} {:>9} {:>10} {:>9} {:>10} {:>9} {:>13} {:>13}\n", "devices", "nodes",
+                           "GiB", "recompute", "GB inside", "GB outside", "exposed", "tok/s/device", "tok/s");
+  for (int world = 2; world <= 1024; world *= 2) {
+    Config changed = config;
+    changed.nodes = std::max(1, world / per_node);
+    changed.nproc = world / changed.nodes;
+    const PlanReport report = make_plan(changed, source, card);
+    const double step = report.seconds() + report.links.exposed_seconds;
+    out += format("{:>7} {:>6} {:>9.2f} {:>10} {:>9.1f} {:>10.1f} {:>7.2f} % {:>13.0f} {:>13.0f}{}\n", world,
+                  changed.nodes, gib(static_cast<double>(report.memory.total())), report.recompute,
+                  report.links.gpu_link_bytes * 1e-9, report.links.node_link_bytes * 1e-9,
+                  100 * report.links.exposed_seconds / step, report.tokens_per_second(),
+                  report.tokens_per_second() * world, report.fits() ? "" : "  does not fit");
+  }
+  out +=
+      "tokens/s at the card's rates, which a run comes near to but does not reach; latencies are not "
+      "counted\n";
+  for (const char* field : {"gemm_tflops", "copy_gb_s", "gpu_link_gb_s", "node_link_gb_s"})
+    out += source_text(card, field);
+  return out;
+}
+
 std::string PlanReport::to_text() const {
-  const auto gib = [](double bytes) { return bytes / double(1 << 30); };
   std::string out =
       format("model   {}  {:.3f} B parameters, {} layers ({} delta, {} attention)    world {}\n", model,
-             static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers, world_size);
+             static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers,
+             nodes > 1 ? format("{} ({} nodes)", world_size, nodes) : format("{}", world_size));
   out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n",
                 accumulation, max_tokens, document_length, recompute);
   out += format("        {}\n", recompute_detail);
@@ -170,17 +269,15 @@ std::string PlanReport::to_text() const {
   if (world_size > 1) {
     out += format("  gathers {:.2f} GB, reductions {:.2f} GB sent per device", comm.gather_bytes * 1e-9,
                   comm.reduce_bytes * 1e-9);
-    if (card && comm_seconds > 0) {
-      out += format(": {:.1f} ms at {} GB/s, {} the compute", comm_seconds * 1e3, card->gpu_link_gb_s,
-                    comm_seconds <= seconds() ? "can hide behind" : "longer than");
-    }
     out += "\n";
+    if (card) out += links_text(*this);
   }
   if (card) {
     out += format(
         "\nroofline {:.1f} ms a step on {}: {:.0f} tokens/s per device ({} TFLOP/s matrix, {} GB/s copy)\n",
-        seconds() * 1e3, card->title, static_cast<double>(max_tokens * accumulation) / seconds(),
-        card->gemm_tflops, card->copy_gb_s);
+        (seconds() + links.exposed_seconds) * 1e3, card->title, tokens_per_second(), card->gemm_tflops,
+        card->copy_gb_s);
+    for (const char* field : {"gemm_tflops", "copy_gb_s"}) out += source_text(*card, field);
   }
   const auto slow = std::count_if(ops.begin(), ops.end(), [](const PlannedOp& op) { return op.slow; });
   if (slow > 0) {

@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "observe/device_card.h"
 #include "tensor/memory_plan.h"
+#include "train/communication.h"
 #include "train/config.h"
 #include "train/model_source.h"
 
@@ -32,6 +33,7 @@ struct PlanReport {
   int64_t parameters = 0;
   int64_t layers = 0, delta_layers = 0;
   int world_size = 1;
+  int nodes = 1;
   std::string recompute;
   std::string recompute_detail;         ///< what is kept, and the time that computing the rest again takes
   std::map<std::string, int64_t> kept;  ///< part of a block -> blocks that keep it
@@ -44,16 +46,23 @@ struct PlanReport {
   double flops_per_step = 0;      ///< one rank
   CommTotals comm;                ///< bytes that one rank sends per step
   std::optional<DeviceCard> card;
-  double comm_seconds = 0;  ///< at the card's link rate
+  Communication links;  ///< those bytes on the card's links
   bool fits() const { return memory.total() <= memory_available; }
   /// Roofline time of the step's compute; 0 without a card.
   double seconds() const;
+  /// Of a step of one device, with the communication that compute cannot hide.
+  double tokens_per_second() const;
 
   json::Value to_json() const;
   std::string to_text() const;
 };
 
-/// `card`: plan for that device (its kernels' scratch sizes, memory and rates); nullopt: this machine's CPU.
+/// nproc ranks on each of `nodes` nodes. `card`: plan for that device (its kernels' scratch sizes, memory and
+/// rates); nullopt: this machine's CPU.
 PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card);
+
+/// The same config on 2, 4, ... 1,024 devices in nodes of `per_node`, one line each.
+std::string scaling_table(const Config& config, const ModelSource& source, const DeviceCard& card,
+                          int per_node);
 
 }  // namespace deltatune

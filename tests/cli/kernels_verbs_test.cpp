@@ -43,6 +43,27 @@ TEST(KernelsVerbs, PlanNamesTheKernelsOfTheDevice) {
   EXPECT_TRUE(contains(text.out, "a run needs allow_slow_kernels")) << text.out;
 }
 
+TEST(KernelsVerbs, PlanOfManyDevices) {
+  const json::Value node = plan("--device h200 --nproc 4");
+  const json::Value nodes = plan("--device h200 --nproc 4 --nodes 2");
+  EXPECT_EQ(node.at("world_size").as_number(), 4);
+  EXPECT_EQ(nodes.at("world_size").as_number(), 8);
+  EXPECT_EQ(node.at("node_link_bytes").as_number(), 0);
+  EXPECT_GT(nodes.at("node_link_bytes").as_number(), 0);
+  EXPECT_GT(nodes.at("gpu_link_bytes").as_number(), 0);
+  EXPECT_LT(nodes.at("memory_total_bytes").as_number(), node.at("memory_total_bytes").as_number());
+  EXPECT_TRUE(contains(nodes.at("device_card_sources").at("gpu_link_gb_s").as_string(), "measured"));
+
+  const std::string config = "plan --model_name_or_path " + model + " --max_tokens 256 --scaling ";
+  const ProgramResult table = run_deltatune(config + "--device h200 --nproc 4");
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_TRUE(contains(table.out, "\n   1024    256 ")) << table.out;
+  EXPECT_TRUE(contains(table.out, "node_link_gb_s")) << "where the numbers are from: " << table.out;
+  const ProgramResult without = run_deltatune(config);
+  EXPECT_EQ(without.code, 2);
+  EXPECT_TRUE(contains(without.err, "--device h200")) << without.err;
+}
+
 TEST(KernelsVerbs, BenchOpTimesWhatTheGlobNames) {
   const ScratchFolder folder;
   const std::string file = (folder / "bench.json").string();

@@ -1,0 +1,41 @@
+// What a step's collectives cost on the links of a device card, for plan: bytes by class of link, seconds,
+// and how much of them no compute can hide. Arithmetic only.
+//
+// Model. Ranks are nodes of per_node devices. A gathered byte reaches every device of a node over the GPU
+// links, and every node once over the node links, which its devices share (what NCCL's rings do). A reduced
+// byte goes straight from each rank to the one that adds it up in rank order, so every device receives its
+// part from every device of the other nodes over its own node link. The two classes of links work at the same
+// time. Gathers of forward and the gathers and reductions of backward hide behind the compute of their phase,
+// except what the phase begins or ends with: the first block's weights, the last block's gradients and the
+// embedding's. Latencies are not in it.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "observe/device_card.h"
+
+namespace deltatune {
+
+struct CommunicationInput {
+  CommTotals step;            ///< of one rank and optimizer step, as communicators count
+  double forward_gather = 0;  ///< bytes of step.gather_bytes that belong to forward, all micro-batches
+  int64_t micro_batches = 1;
+  int64_t blocks = 1;
+  double block_share = 1;      ///< of gathered bytes: those of blocks
+  double forward_seconds = 0;  ///< compute of forward, all micro-batches
+  double backward_seconds = 0;
+  int per_node = 1;
+  int nodes = 1;
+};
+
+struct Communication {
+  double gpu_link_bytes = 0;   ///< sent by one device in a step to others of its node
+  double node_link_bytes = 0;  ///< to other nodes
+  double gpu_link_seconds = 0, node_link_seconds = 0;
+  double exposed_seconds = 0;  ///< of a step
+};
+
+Communication forecast_communication(const CommunicationInput&, const DeviceCard&);
+
+}  // namespace deltatune
