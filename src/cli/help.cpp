@@ -59,6 +59,7 @@ std::string option_lines(const Option& option) {
   std::string about = format("{}; {}, default {}", option.doc, allowed(option), show(defaults, option));
   if (const std::string limit = limits_of(option); !limit.empty()) about += "; " + limit;
   if (!option.aliases.empty()) about += "; also " + join(option.aliases, "", "");
+  if (!option.flag_alias.empty()) about += "; also --" + option.flag_alias;
   const std::string flag = "  " + flag_of(option);
   const std::string gap = flag.size() < 32 ? std::string(32 - flag.size(), ' ') : "\n" + std::string(32, ' ');
   return flag + gap + wrapped(about, 32, 110) + "\n";
@@ -192,6 +193,7 @@ std::string options_markdown() {
     std::string about = option.doc;
     if (const std::string limit = limits_of(option); !limit.empty()) about += "; " + limit;
     if (!option.aliases.empty()) about += "; also " + join(option.aliases, "`", "`");
+    if (!option.flag_alias.empty()) about += format("; also `--{}`", option.flag_alias);
     const std::string key = option.flag_only ? flag_of(option) : option.name;
     text += format("| `{}` | {} | `{}` | {} | {} |\n", key, cell(allowed(option)),
                    cell(show(defaults, option)), cell(about), readers_of(option));

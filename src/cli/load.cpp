@@ -32,7 +32,8 @@ bool is_switch(const Option& option) {
 // The row a flag of this verb means: `plan --device h200` is device_card, elsewhere it is device.
 const Option* find_flag(std::string_view name, unsigned reader) {
   for (const Option& option : options()) {
-    if ((option.readers & reader) != 0 && option.flag_name == name) return &option;
+    if ((option.readers & reader) == 0 || name.empty()) continue;
+    if (option.flag_name == name || option.flag_alias == name) return &option;
   }
   return find_option(name);
 }
@@ -66,7 +67,7 @@ class Loader {
       throw Error(ErrorKind::usage, format("this command does not read {}", option->name), where,
                   "its --help lists what it reads");
     }
-    const bool alias = option->name != name && option->flag_name != name;
+    const bool alias = option->name != name && option->flag_name != name && option->flag_alias != name;
     if (alias) notice(format("{} is read as {}", name, option->name));
     put(*option, value, kind, where, alias ? name : "");
   }

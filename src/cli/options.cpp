@@ -49,6 +49,10 @@ Option& Option::flag(std::string spelling) {
   flag_name = std::move(spelling);
   return *this;
 }
+Option& Option::also_flag(std::string spelling) {
+  flag_alias = std::move(spelling);
+  return *this;
+}
 
 namespace {
 
@@ -58,6 +62,7 @@ constexpr unsigned training = train | plan;
 constexpr unsigned with_model = training | eval | generate;
 constexpr unsigned with_data = training | eval | data;
 constexpr unsigned with_text = with_data | generate;
+constexpr unsigned of_rows = data_show | data_render | data_tokenize;
 
 // Collects rows of one group after another.
 class Table {
@@ -93,8 +98,10 @@ void model_rows(Table& t) {
   t.add("tokenizer_name_or_path", &Config::tokenizer_name_or_path, with_text,
         "folder with tokenizer.json; empty means the model folder")
       .alias({"tokenizer_name", "tokenizer"});
-  t.add("chat_template", &Config::chat_template, with_text, "from_model, or the path of a Jinja file")
-      .alias({"chat_template_path"});
+  t.add("chat_template", &Config::chat_template, with_text,
+        "from_model, the path of a Jinja file, or the name of another template of the checkpoint")
+      .alias({"chat_template_path"})
+      .also_flag("template");
   t.add("chat_template_kwargs", &Config::chat_template_kwargs, with_text,
         "variables of the chat template, e.g. {enable_thinking: false}");
 }
@@ -102,7 +109,8 @@ void model_rows(Table& t) {
 void data_rows(Table& t) {
   t.group("data");
   t.add("dataset", &Config::dataset, with_data,
-        "training data: files, folders or globs of JSONL or JSON, plain, .gz or .zst")
+        "training data: files, folders, globs or URIs (s3://, gs://, hdfs://) of Parquet, JSONL or JSON, the "
+        "last two plain, .gz or .zst")
       .alias({"dataset_name", "train_dataset"});
   t.add("dataset_train_split", &Config::dataset_train_split, with_data,
         "split to read where a folder of dataset has several");
@@ -142,6 +150,9 @@ void data_rows(Table& t) {
       "dataset_cache", &Config::dataset_cache, with_data,
       "where tokenised datasets are kept for the next start: auto (in DELTATUNE_CACHE, from 4 MiB on), off, "
       "or a folder");
+  t.add("dataset_cache_limit", &Config::dataset_cache_limit, with_data,
+        "GiB of token caches that are kept: what was not used for longest goes first; 0 means no limit")
+      .at_least(0);
   t.add("parse_special_in_content", &Config::parse_special_in_content, with_text,
         "let control tokens typed inside a message become control tokens, as a plain render would");
   t.add("max_length", &Config::max_length, with_text, "tokens of one conversation, at most")
@@ -313,7 +324,7 @@ void output_rows(Table& t) {
         "seconds without an answer after which a request is sent again; a quarter of it is reported")
       .range(0.1, 3600);
   t.group("evaluation");
-  t.add("eval_dataset", &Config::eval_dataset, training | eval, "held-out data: files, folders or globs");
+  t.add("eval_dataset", &Config::eval_dataset, training | eval, "held-out data, as dataset");
   t.add("dataset_test_split", &Config::dataset_test_split, training | eval,
         "split to read where a folder of eval_dataset has several");
   t.add("eval_steps", &Config::eval_steps, train, "steps between two evaluations; 0 means only at the end")
@@ -335,17 +346,31 @@ void command_rows(Table& t) {
   t.add("scaling", &Config::scaling, plan,
         "one line each for 2, 4, ... 1024 devices, in nodes of nproc (or 8)")
       .command_line();
-  t.add("row", &Config::row, data, "row number, from 0; -1 means the first few").at_least(-1).command_line();
-  t.add("rows", &Config::rows, data, "how many rows where none is named").range(1, 1 << 20).command_line();
+  t.add("row", &Config::row, of_rows, "row number, from 0; -1 means the first few")
+      .at_least(-1)
+      .command_line();
+  t.add("rows", &Config::rows, of_rows, "how many rows where none is named").range(1, 1 << 20).command_line();
+  t.add("render_messages", &Config::render_messages, data_render,
+        "conversations in place of a dataset: a JSON file or lines, - for standard input; gives a JSON line "
+        "for each")
+      .flag("messages")
+      .command_line();
+  t.add("add_generation_prompt", &Config::add_generation_prompt, data_render,
+        "end with what starts an answer, as a server renders")
+      .command_line();
   t.add("set", &Config::set, data, "template variable name=value; the value is read as JSON where it parses")
       .command_line();
-  t.add("compare", &Config::compare, data, "data pack: padded, sorted and packed side by side")
-      .command_line();
-  t.add("pack_lengths", &Config::pack_lengths, data,
-        "data pack: file of conversation lengths in tokens, one a line, in place of a dataset")
+  t.add("compare", &Config::compare, data_pack, "padded, sorted and packed side by side").command_line();
+  t.add("pack_lengths", &Config::pack_lengths, data_pack,
+        "file of conversation lengths in tokens, one a line, in place of a dataset")
       .flag("lengths")
       .command_line();
-  t.add("text", &Config::text, data, "text to tokenize").command_line();
+  t.add("text", &Config::text, data_tokenize, "text to tokenize; - means lines of standard input")
+      .command_line();
+  t.add("hex", &Config::hex, data_tokenize, "the text, or each line, is bytes in hexadecimal").command_line();
+  t.add("special", &Config::special, data_tokenize,
+        "control-token strings in the text become control tokens, as in other tokenizers")
+      .command_line();
   t.add("prompt", &Config::prompt, generate, "the user's message").command_line();
   t.add("system", &Config::system, generate, "system message before it").command_line();
   t.add("max_new_tokens", &Config::max_new_tokens, generate, "tokens to generate, at most")

@@ -24,7 +24,7 @@ inline constexpr unsigned train = 1;
 inline constexpr unsigned plan = 2;
 inline constexpr unsigned eval = 4;
 inline constexpr unsigned generate = 8;
-inline constexpr unsigned data = 16;
+inline constexpr unsigned data_show = 16;
 inline constexpr unsigned parity = 32;
 inline constexpr unsigned inspect = 64;
 inline constexpr unsigned doctor = 128;
@@ -32,7 +32,14 @@ inline constexpr unsigned report = 256;
 inline constexpr unsigned bench_op = 512;
 inline constexpr unsigned bench_step = 1024;
 inline constexpr unsigned bench = bench_op | bench_step;
-inline constexpr unsigned every = 2047;
+inline constexpr unsigned data_stats = 2048;
+inline constexpr unsigned data_pack = 4096;
+inline constexpr unsigned data_check = 8192;
+inline constexpr unsigned data_render = 16384;
+inline constexpr unsigned data_tokenize = 32768;
+inline constexpr unsigned data =
+    data_show | data_stats | data_pack | data_check | data_render | data_tokenize;
+inline constexpr unsigned every = 65535;
 }  // namespace reader
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,
@@ -44,8 +51,9 @@ struct Option {
   Member member;
   std::string doc;  ///< one line, no full stop
   std::string group;
-  unsigned readers = 0;   ///< bits of namespace reader
-  std::string flag_name;  ///< flag where it differs from the key, with '_'
+  unsigned readers = 0;    ///< bits of namespace reader
+  std::string flag_name;   ///< flag where it differs from the key, with '_'
+  std::string flag_alias;  ///< a second spelling of the flag that is no key of a file
   bool flag_only = false;
   std::vector<std::string> aliases;
   std::vector<std::string> choices;                          ///< allowed strings (of each item, for lists)
@@ -66,6 +74,7 @@ struct Option {
   Option& at_most(double highest);
   Option& command_line();
   Option& flag(std::string spelling);
+  Option& also_flag(std::string spelling);
 };
 
 /// All rows, in the order of help and documentation.

@@ -31,6 +31,7 @@ int verb_data_pack(const Invocation& call) {
     throw Error(ErrorKind::usage, "there is nothing to pack", "dataset, --lengths",
                 "name a dataset, or a file of lengths with --lengths FILE");
   }
+  if (config.pack_lengths.empty()) check_mixture_keys(config);
   StreamOptions options = stream_options(config, 0);
   const std::vector<int32_t> lengths = config.pack_lengths.empty()
                                            ? lengths_of_dataset(config, options)

@@ -11,6 +11,7 @@
 #include "data/hold_out.h"
 #include "train/evaluate.h"
 #include "train/run_data.h"
+#include "train/run_stream.h"
 #include "train/setup.h"
 
 namespace deltatune::cli {
@@ -23,6 +24,7 @@ int verb_eval(const Invocation& call) {
   if (entries.empty()) {
     throw Error(ErrorKind::usage, "no dataset is named", "eval_dataset", "give --eval_dataset FILE");
   }
+  if (!own) check_mixture_keys(config);
   const auto device = open_device(config);
   const ModelSource source = open_model(config.model_name_or_path, config.init);
   const TextSource text = open_run_text(config, source, false);

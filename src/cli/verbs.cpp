@@ -24,19 +24,21 @@ constexpr Verb table[] = {
     {"parity", nullptr, "case-folder/", "compare with the numbers of a golden case", Takes::path,
      reader::parity, verb_parity},
     {"data show", nullptr, "cfg.yaml", "rows as rendered, with the trained tokens marked", Takes::config,
-     reader::data, verb_data_show},
+     reader::data_show, verb_data_show},
     {"data stats", nullptr, "cfg.yaml", "lengths, truncation, fill, trained share, steps", Takes::config,
-     reader::data, verb_data_stats},
+     reader::data_stats, verb_data_stats},
     {"data pack", nullptr, "cfg.yaml",
-     "rows, steps and fill of an epoch; --compare: of every way of batching", Takes::config, reader::data,
-     verb_data_pack},
+     "rows, steps and fill of an epoch; --compare: of every way of batching", Takes::config,
+     reader::data_pack, verb_data_pack},
     {"data check", nullptr, "cfg.yaml or dataset",
-     "every bad row, duplicates, cut rows; exit code 3 if any is bad", Takes::data, reader::data,
+     "every bad row, duplicates, cut rows; exit code 3 if any is bad", Takes::data, reader::data_check,
      verb_data_check},
-    {"data render", nullptr, "cfg.yaml", "rows through the chat template alone", Takes::config, reader::data,
-     verb_data_render},
-    {"data tokenize", nullptr, "cfg.yaml", "token ids of rows, or of --text", Takes::config, reader::data,
-     verb_data_tokenize},
+    {"data render", nullptr, "cfg.yaml",
+     "rows, or conversations of --messages FILE, through the chat template alone", Takes::config,
+     reader::data_render, verb_data_render},
+    {"data tokenize", nullptr, "cfg.yaml or -",
+     "token ids of rows, of --text, or (-) of each line of standard input", Takes::config,
+     reader::data_tokenize, verb_data_tokenize},
     {"bench op", nullptr, "[glob]",
      "time the ops of a training step one by one, against the machine's limits", Takes::words,
      reader::bench_op, verb_bench_op},
@@ -120,6 +122,10 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
   if (line.positional.empty()) return;
   const std::string& word = line.positional[0];
   const bool yaml = word.ends_with(".yaml") || word.ends_with(".yml");
+  if (word == "-" && verb.run == verb_data_tokenize) {
+    line.flags.push_back({"text", word, word});
+    return;
+  }
   if (verb.takes == Takes::config || (verb.takes == Takes::data && yaml)) call.config_file = word;
   if (verb.takes == Takes::data && !yaml) line.flags.push_back({"dataset", word, verb.argument});
   if (verb.takes == Takes::path) call.arguments = line.positional;

@@ -10,13 +10,23 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
+#include "data/dataset_cache.h"
+#include "data/progress.h"
 #include "data/row_source.h"
+#include "data/stats.h"
 
 namespace deltatune {
 namespace {
 
 struct HashOfHash {
   size_t operator()(const Hash128& hash) const { return static_cast<size_t>(hash[1]); }
+};
+
+// Where a row was seen first.
+struct FirstRow {
+  int64_t file = 0;
+  int64_t number = 0;   // of the line or row
+  bool is_row = false;  // of columns or an array, not a line
 };
 
 struct NoteFix {
@@ -88,13 +98,20 @@ class Checker {
  public:
   Checker(const CheckOptions& options, const EncodeConversation& encode,
           const std::function<void(const Finding&)>& report)
-      : options_(options), encode_(encode), report_(report), rows_(options.rows) {
+      : options_(options),
+        encode_(encode),
+        report_(report),
+        rows_(options.rows),
+        progress_("checking", options.progress_after_s) {
     summary_.tokenised = static_cast<bool>(encode);
   }
+
+  void expect_bytes(int64_t bytes) { progress_.expect_bytes(bytes); }
 
   void file(const fs::path& path) {
     ++summary_.files;
     file_ = path.string();
+    names_.push_back(file_);
     try {
       visit_file(path, [&](const std::vector<RawRow>& rows) {
         block(rows);
@@ -113,6 +130,7 @@ class Checker {
       finding.fix = error.fix();
       give(finding);
     }
+    progress_.file_done(path);
   }
 
   CheckSummary finish() && { return std::move(summary_); }
@@ -143,6 +161,7 @@ class Checker {
       take(rows[i], checked[i]);
       ++summary_.rows;
     }
+    progress_.show(summary_.rows, summary_.tokenised ? summary_.counts.tokens : 0, rows);
   }
 
   void take(const RawRow& raw, const Checked& checked) {
@@ -171,13 +190,21 @@ class Checker {
     if (!checked.row.tokens.ids.empty()) see_duplicate(raw, checked.row.hash);
     lengths(raw, checked.row);
     summary_.counts.empty_assistant_turns += checked.row.empty_assistant_turns;
+    for (size_t r = 0; r < role_count; ++r) summary_.counts.messages[r] += checked.row.messages[r];
   }
 
   void see_duplicate(const RawRow& raw, const Hash128& hash) {
-    const auto [first, is_new] = first_rows_.emplace(hash, summary_.rows);
+    const FirstRow here{summary_.files - 1, raw.number, raw.batch != nullptr || raw.value != nullptr};
+    const auto [first, is_new] = first_rows_.emplace(hash, here);
     if (is_new) return;
     ++summary_.counts.duplicates;
-    note(raw, "duplicate", format("equal to row {}", first->second));
+    const FirstRow& equal = first->second;
+    const std::string& file = names_[static_cast<size_t>(equal.file)];
+    Finding finding = note_of(
+        raw, "duplicate", format("equal to {}, {} {}", file, equal.is_row ? "row" : "line", equal.number));
+    finding.equal_file = file;
+    finding.equal_line = equal.number;
+    give(finding);
   }
 
   void lengths(const RawRow& raw, const EncodedRow& row) {
@@ -208,12 +235,16 @@ class Checker {
     return finding;
   }
 
-  void note(const RawRow& raw, const char* problem, std::string what) {
+  Finding note_of(const RawRow& raw, const char* problem, std::string what) const {
     Finding finding = at(raw);
     finding.problem = problem;
     finding.what = std::move(what);
     finding.fix = fix_of(problem);
-    give(finding);
+    return finding;
+  }
+
+  void note(const RawRow& raw, const char* problem, std::string what) {
+    give(note_of(raw, problem, std::move(what)));
   }
 
   void give(const Finding& finding) {
@@ -227,7 +258,9 @@ class Checker {
   RowOptions rows_;
   std::string file_;
   CheckSummary summary_;
-  std::unordered_map<Hash128, int64_t, HashOfHash> first_rows_;
+  std::vector<std::string> names_;  // of the files so far
+  std::unordered_map<Hash128, FirstRow, HashOfHash> first_rows_;
+  RowProgress progress_;
 };
 
 json::Value counts_json(const std::map<std::string, int64_t>& counts) {
@@ -250,6 +283,7 @@ json::Value Finding::to_json() const {
   out.set("what", what);
   out.set("where", where);
   out.set("fix", fix);
+  if (equal_line > 0) out.set("equal_to", json::Object{{"file", equal_file}, {"line", equal_line}});
   return out;
 }
 
@@ -262,6 +296,7 @@ json::Value CheckSummary::to_json() const {
                                {"notes", counts_json(notes)},
                                {"duplicates", counts.duplicates},
                                {"empty_assistant_turns", counts.empty_assistant_turns},
+                               {"messages", messages_json(counts)},
                                {"tokenised", tokenised}});
   if (!tokenised) return out;
   out.set("conversations", counts.conversations);
@@ -297,6 +332,7 @@ CheckSummary check_dataset(const std::vector<fs::path>& files, const CheckOption
                            const std::function<void(const Finding&)>& report) {
   check_lengths(options.rows);
   Checker checker(options, encode, report);
+  checker.expect_bytes(total_bytes(files));
   for (const fs::path& path : files) checker.file(path);
   return std::move(checker).finish();
 }

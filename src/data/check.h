@@ -3,7 +3,7 @@
 // Bad rows are those that training would stop at (on_bad_row: error) or leave out (skip). Notes are about
 // rows that can be trained but are probably not meant: duplicates, empty answers, rows that max_length cuts,
 // rows without a supervised token, control tokens typed in a message. A file that cannot be read any further
-// is one finding, and the next file is read. Memory: one block of rows, and 24 bytes for each row.
+// is one finding, and the next file is read. Memory: one block of rows, and 40 bytes for each row.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,14 @@ struct Finding {
   std::string problem;  ///< name_of(RowProblem), "unreadable", or a note: see note_fixes in check.cpp
   int64_t row = -1;     ///< from 0 over all files; -1: the file as a whole
   std::string file;
-  int64_t line = 0;   ///< 1-based line, or element of an array; 0: the file as a whole
+  int64_t line = 0;   ///< 1-based line, or row of an array or of columns; 0: the file as a whole
   std::string place;  ///< "a.jsonl, line 3", and where in the row
   std::string what, where, fix;
+  std::string equal_file;  ///< of a duplicate: where the row that it equals is
+  int64_t equal_line = 0;  ///< likewise, as `line`; 0: no duplicate
 
-  /// {"bad", "problem", "row", "file", "line", "what", "where", "fix"}
+  /// {"bad", "problem", "row", "file", "line", "what", "where", "fix"}, for duplicates also "equal_to"
+  /// {"file", "line"}
   json::Value to_json() const;
 };
 
@@ -35,6 +38,7 @@ struct CheckOptions {
   RowOptions rows;
   /// Texts that would steer the model if they became tokens: "<|im_end|>" ...
   std::vector<std::string> control_tokens;
+  double progress_after_s = 2;  ///< the first line of progress comes then
 };
 
 struct CheckSummary {

@@ -6,13 +6,13 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/thread_pool.h"
 #include "data/files.h"
+#include "data/progress.h"
 #include "data/row_source.h"
 #include "data/token_cache.h"
 
@@ -20,8 +20,6 @@ namespace deltatune {
 namespace {
 
 constexpr int shown_problems = 5;  // skipped rows that are logged one by one
-constexpr double first_progress_s = 2;
-constexpr double progress_every_s = 5;
 
 struct HashOfHash {
   size_t operator()(const Hash128& hash) const { return static_cast<size_t>(hash[1]); }
@@ -41,33 +39,6 @@ class MemoryStorage final : public TokenStorage {
   void set_arrays() { arrays = {ids, supervised, offsets, source_file, source_line, raw_lengths}; }
 };
 
-// "tokenising: 120,000 rows, 2,310/s, 151 M tokens, eta 38 s" every few seconds.
-class Progress {
- public:
-  int64_t total_bytes = 0;
-  int64_t finished_bytes = 0;  // of files that are read
-
-  // bytes_of_file: how much of the file under way is read; -1: unknown, which leaves the time left out.
-  void show(const DatasetCounts& counts, int64_t bytes_of_file) {
-    const double now = clock_.seconds();
-    if (now < next_) return;
-    next_ = now + progress_every_s;
-    const double rate = static_cast<double>(counts.rows) / now;
-    const int64_t bytes = finished_bytes + bytes_of_file;
-    std::string eta;
-    if (bytes_of_file >= 0 && bytes > 0 && bytes <= total_bytes) {
-      const double left = now * (static_cast<double>(total_bytes) / static_cast<double>(bytes) - 1);
-      eta = ", eta " + format_duration(left);
-    }
-    log::info("tokenising: {} rows, {} rows/s, {} tokens{}", format_count(counts.rows),
-              format_count(static_cast<int64_t>(rate)), format_count(counts.tokens), eta);
-  }
-
- private:
-  Stopwatch clock_;
-  double next_ = first_progress_s;
-};
-
 }  // namespace
 
 struct TokenizedSetBuilder::State {
@@ -81,7 +52,7 @@ struct TokenizedSetBuilder::State {
   Hasher ids_hash;
   int logged = 0;
   SchemaNotices notices;
-  Progress progress;
+  RowProgress progress{"tokenising"};
   const DatasetCache* cache = nullptr;
   std::unique_ptr<TokenCacheWriter> writer;
 
@@ -119,9 +90,7 @@ void TokenizedSetBuilder::State::take_block(const std::vector<RawRow>& rows, con
       take_row(encoded[i], rows[i].number);
     }
   }
-  if (rows.empty()) return;
-  const bool is_line = rows.back().value == nullptr && rows.back().batch == nullptr;
-  progress.show(counts, is_line ? static_cast<int64_t>(rows.back().line.offset) : -1);
+  progress.show(counts.rows, counts.tokens, rows);
 }
 
 void TokenizedSetBuilder::State::skip(const RowError& problem, const RawRow& row, const std::string& file) {
@@ -139,6 +108,7 @@ void TokenizedSetBuilder::State::skip(const RowError& problem, const RawRow& row
 
 void TokenizedSetBuilder::State::take_row(const EncodedRow& row, int64_t line) {
   counts.empty_assistant_turns += row.empty_assistant_turns;
+  for (size_t r = 0; r < row.messages.size(); ++r) counts.messages[r] += row.messages[r];
   if (!row.tokens.ids.empty()) {
     storage->raw_lengths.push_back(static_cast<int32_t>(row.tokens.ids.size()));
     if (!hashes.insert(row.hash).second) ++counts.duplicates;
@@ -236,12 +206,12 @@ void TokenizedSetBuilder::keep_in(const DatasetCache& cache) {
 }
 
 void TokenizedSetBuilder::expect_bytes(int64_t bytes) {
-  state_->progress.total_bytes = bytes;
+  state_->progress.expect_bytes(bytes);
 }
 
 void TokenizedSetBuilder::add_file(const fs::path& path) {
   visit_file(path, state_->visitor(path.string()));
-  state_->progress.finished_bytes += total_bytes({path});
+  state_->progress.file_done(path);
 }
 
 void TokenizedSetBuilder::add_lines(std::string_view text, const std::string& name) {

@@ -57,6 +57,7 @@ std::string dump_meta(const CacheMeta& meta) {
   for (const Count& count : counts_by_name) counts.set(count.name, meta.counts.*count.member);
   json::Array by_problem(meta.counts.skipped.begin(), meta.counts.skipped.end());
   counts.set("skipped", std::move(by_problem));
+  counts.set("messages", json::Array(meta.counts.messages.begin(), meta.counts.messages.end()));
   json::Array skipped;
   for (const SkippedRow& row : meta.skipped) {
     skipped.emplace_back(json::Array{int64_t{row.file}, row.line, static_cast<int64_t>(row.problem), row.what,
@@ -76,6 +77,9 @@ CacheMeta parse_meta(const std::string& text, int64_t files) {
   const json::Array& by_problem = counts.at("skipped").as_array();
   for (size_t i = 0; i < out.counts.skipped.size() && i < by_problem.size(); ++i)
     out.counts.skipped[i] = number_in(by_problem[i], most);
+  const json::Array& by_role = counts.at("messages").as_array();
+  for (size_t r = 0; r < role_count && r < by_role.size(); ++r)
+    out.counts.messages[r] = number_in(by_role[r], most);
   for (const json::Value& value : root.at("skipped").as_array()) {
     const json::Array& row = value.as_array();
     if (row.size() != 6) throw Error(ErrorKind::data, "a skipped row has 6 parts", "meta of the token cache");

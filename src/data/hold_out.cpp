@@ -12,14 +12,25 @@
 
 namespace deltatune {
 
+namespace {
+
+double held_of(double size, int64_t count) {
+  return size < 1 ? std::ceil(size * static_cast<double>(count)) : std::floor(size);
+}
+
+}  // namespace
+
+void check_hold_out(double size, int64_t count) {
+  if (held_of(size, count) < static_cast<double>(count)) return;
+  throw Error(ErrorKind::usage,
+              format("val_size {} leaves none of {} conversations to train on", size, count), "val_size",
+              "hold out fewer, or name an eval_dataset");
+}
+
 std::pair<TokenizedSet, TokenizedSet> hold_out(const TokenizedSet& set, double size, uint64_t seed) {
   const int64_t total = set.size();
-  const double wish = size < 1 ? std::ceil(size * static_cast<double>(total)) : std::floor(size);
-  if (!(wish < static_cast<double>(total))) {
-    throw Error(ErrorKind::usage,
-                format("val_size {} leaves none of {} conversations to train on", size, total), "val_size",
-                "hold out fewer, or name an eval_dataset");
-  }
+  check_hold_out(size, total);
+  const double wish = held_of(size, total);
   std::vector<int32_t> order(static_cast<size_t>(total));
   std::iota(order.begin(), order.end(), 0);
   // A stream of its own: the shuffles of the epochs use the same seed.

@@ -8,6 +8,9 @@
 
 namespace deltatune {
 
+/// Throws Error{usage} when `size` leaves none of at most `count` conversations to train on.
+void check_hold_out(double size, int64_t count);
+
 /// The set without the held-out conversations, and those. size < 1: that fraction (at least one
 /// conversation); size >= 1: that many conversations. Which ones is a pure function of (number of
 /// conversations, seed). Counts of rows that were left out stay with the first. Throws Error{usage} when

@@ -34,6 +34,11 @@ MarkedTokens tokens_of_row(const json::Value& value, const RawRow& row, const st
   conversation.file = file;
   conversation.line = row.number;
   out.empty_assistant_turns = conversation.empty_assistant_turns;
+  for (const json::Value& message : conversation.messages.as_array()) {
+    const auto role = std::find(role_names.begin(), role_names.end(), message.at("role").as_string());
+    DELTATUNE_ASSERT(role != role_names.end());
+    ++out.messages[static_cast<size_t>(role - role_names.begin())];
+  }
   return encode(conversation);
 }
 

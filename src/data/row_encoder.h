@@ -4,6 +4,7 @@
 // any order; whoever keeps them in the order of the files gets the same set every time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -47,7 +48,8 @@ struct EncodedRow {
   MarkedTokens tokens;
   Hash128 hash{};  ///< of ids and targets, for finding equal rows
   int64_t empty_assistant_turns = 0;
-  std::optional<SchemaNote> note;  ///< chat rows
+  std::array<int64_t, role_count> messages{};  ///< by role_names; of chat rows
+  std::optional<SchemaNote> note;              ///< chat rows
   std::optional<RowError> problem;
 };
 

@@ -8,9 +8,12 @@
 // pieces, so that a small file which expands without end is stopped by the longest line or document.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -78,8 +81,8 @@ fs::path without_compression(const fs::path& path);
 /// "file, line 3" or "file, row 3": the place of a row in messages.
 std::string place_of(const std::string& file, const RawRow& row);
 
-/// Row `index` (from 0) of all files. `file` and `line` receive its place. Throws RowError with the place for
-/// a malformed row, Error{usage} when there are fewer rows.
-json::Value read_row(const std::vector<fs::path>& files, int64_t index, std::string& file, int64_t& line);
+/// A number that the rows of all files do not exceed, from counting line ends; nullopt where that does not
+/// tell: compressed files, arrays, columns, objects of a store, files that cannot be read.
+std::optional<int64_t> most_rows(const std::vector<fs::path>& files);
 
 }  // namespace deltatune

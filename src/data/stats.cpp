@@ -41,7 +41,23 @@ json::Value skipped_json(const DatasetCounts& counts) {
   return out;
 }
 
+// "system 3  user 10  assistant 10"
+std::string messages_text(const DatasetCounts& counts) {
+  std::string out;
+  for (size_t r = 0; r < role_count; ++r) {
+    if (counts.messages[r] == 0) continue;
+    out += format("{}{} {}", out.empty() ? "" : "  ", role_names[r], format_count(counts.messages[r]));
+  }
+  return out;
+}
+
 }  // namespace
+
+json::Value messages_json(const DatasetCounts& counts) {
+  json::Value out(json::Object{});
+  for (size_t r = 0; r < role_count; ++r) out.set(role_names[r], counts.messages[r]);
+  return out;
+}
 
 int64_t percentile(const std::vector<int32_t>& sorted, double percent) {
   DELTATUNE_ASSERT(!sorted.empty());
@@ -93,6 +109,8 @@ json::Value DataStats::to_json() const {
                       {"all_masked", counts.all_masked},
                       {"duplicates", counts.duplicates},
                       {"empty_assistant_turns", counts.empty_assistant_turns},
+                      {"messages", messages_json(counts)},
+                      {"chat_template", chat_template.empty() ? json::Value() : json::Value(chat_template)},
                       {"max_tokens", max_tokens},
                       {"packed_rows", rows},
                       {"documents_per_row", documents_per_row},
@@ -127,6 +145,9 @@ std::vector<std::string> DataStats::to_lines() const {
   count_line("duplicates", counts.duplicates, "rows equal to an earlier one, kept");
   count_line("held out", held_out, "conversations for evaluation (val_size)");
   count_line("empty answers", counts.empty_assistant_turns, "assistant turns without text");
+  if (const std::string messages = messages_text(counts); !messages.empty())
+    out.push_back(format("{:<16}{}", "messages", messages));
+  if (!chat_template.empty()) out.push_back(format("{:<16}{}", "chat template", chat_template));
   out.push_back(format("{:<16}p50 {}  p90 {}  p99 {}  max {}  mean {:.1f}", "row length",
                        format_count(lengths.p50), format_count(lengths.p90), format_count(lengths.p99),
                        format_count(lengths.max), lengths.mean));

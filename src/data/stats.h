@@ -36,14 +36,18 @@ struct DataStats {
   double fill = 0;              ///< real tokens / (rows x T), filler rows of the last step left out
   double supervised_share = 0;  ///< targets / tokens
   double documents_per_row = 0;
-  int64_t held_out = 0;     ///< conversations left to evaluation (val_size)
-  std::string fingerprint;  ///< of the set
+  int64_t held_out = 0;       ///< conversations left to evaluation (val_size)
+  std::string fingerprint;    ///< of the set
+  std::string chat_template;  ///< where it came from, for the caller to set; empty: none
 
   /// Counts per reason appear under "skipped"; shares are numbers between 0 and 1.
   json::Value to_json() const;
   /// For people: one fact per line, without newlines. Reasons with a count of 0 are left out.
   std::vector<std::string> to_lines() const;
 };
+
+/// {"system": 3, "user": 10, ...}: messages by role.
+json::Value messages_json(const DatasetCounts& counts);
 
 /// Nearest-rank percentile, 0 < percent <= 100; `sorted` ascending, not empty.
 int64_t percentile(const std::vector<int32_t>& sorted, double percent);

@@ -18,6 +18,10 @@
 
 namespace deltatune {
 
+/// Roles of messages behind the schema (data/conversation.h).
+inline constexpr std::array<const char*, 4> role_names = {"system", "user", "assistant", "tool"};
+inline constexpr size_t role_count = role_names.size();
+
 /// Rows = skipped + empty + all_masked + masked_by_overflow + dropped + (rows with at least one
 /// conversation).
 struct DatasetCounts {
@@ -33,9 +37,10 @@ struct DatasetCounts {
   int64_t tokens_cut = 0;                            ///< tokens that truncate, drop and split left out
   int64_t duplicates = 0;  ///< rows with the tokens and labels of an earlier one; kept
   int64_t empty_assistant_turns = 0;
-  int64_t conversations = 0;  ///< kept
-  int64_t tokens = 0;         ///< kept
-  int64_t targets = 0;        ///< supervised tokens at t >= 1, kept
+  std::array<int64_t, role_count> messages{};  ///< of chat rows that were not skipped, by role_names
+  int64_t conversations = 0;                   ///< kept
+  int64_t tokens = 0;                          ///< kept
+  int64_t targets = 0;                         ///< supervised tokens at t >= 1, kept
   int64_t skipped_rows() const;
 };
 

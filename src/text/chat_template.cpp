@@ -112,21 +112,43 @@ json::Value token_variable(const json::Value& entry) {
   return content ? *content : entry;
 }
 
-/// "chat_template" of tokenizer_config.json as text, or "" when there is none.
-std::string template_of(const json::Value& config, const std::string& where) {
+/// Named templates of "chat_template" in tokenizer_config.json; one without a name is "default".
+std::map<std::string, std::string> templates_of(const json::Value& config) {
+  std::map<std::string, std::string> out;
   const json::Value* entry = config.find("chat_template");
-  if (!entry || entry->is_null()) return {};
-  if (entry->is_string()) return entry->as_string();
-  if (entry->is_array()) {
-    for (const json::Value& item : entry->as_array()) {
-      const json::Value* name = item.find("name");
-      const json::Value* source = item.find("template");
-      const bool named = name && name->is_string() && name->as_string() == "default";
-      if (named && source && source->is_string()) return source->as_string();
-    }
+  if (entry && entry->is_string()) out["default"] = entry->as_string();
+  if (!entry || !entry->is_array()) return out;
+  for (const json::Value& item : entry->as_array()) {
+    const json::Value* name = item.find("name");
+    const json::Value* source = item.find("template");
+    if (name && name->is_string() && source && source->is_string())
+      out.emplace(name->as_string(), source->as_string());
   }
-  throw Error(ErrorKind::data, "chat_template holds no template named \"default\"", where,
-              "give a template of your own: chat_template: file.jinja");
+  return out;
+}
+
+/// The files of a checkpoint folder that hold a template each, by name.
+std::map<std::string, fs::path> template_files(const fs::path& folder) {
+  std::map<std::string, fs::path> out;
+  std::error_code code;
+  if (fs::exists(folder / "chat_template.jinja", code)) out["default"] = folder / "chat_template.jinja";
+  for (fs::directory_iterator it(folder / "additional_chat_templates", code), end; !code && it != end;
+       it.increment(code)) {
+    if (it->path().extension() == ".jinja") out.emplace(it->path().stem().string(), it->path());
+  }
+  return out;
+}
+
+Error no_template(const std::string& name, const std::vector<std::string>& present, const fs::path& folder) {
+  std::string list;
+  for (const std::string& other : present) list += (list.empty() ? "" : ", ") + other;
+  if (list.empty()) {
+    return Error(ErrorKind::data, "the checkpoint has no chat template", folder.string(),
+                 "take the instruct checkpoint's chat_template.jinja, or set chat_template: file.jinja");
+  }
+  return Error(ErrorKind::data, format("the checkpoint has no chat template named {}", json::quote(name)),
+               folder.string(),
+               format("its templates are {}; or give a file: chat_template: file.jinja", list));
 }
 
 }  // namespace
@@ -164,21 +186,28 @@ ChatTemplate ChatTemplate::compile(std::string source, std::string_view where) {
   return ChatTemplate(std::move(parsed), std::move(source), {});
 }
 
-ChatTemplate ChatTemplate::load(const fs::path& folder) {
+ChatTemplate ChatTemplate::load(const fs::path& folder, const std::string& name) {
   const fs::path config_path = folder / "tokenizer_config.json";
   json::Value config{json::Object{}};
   if (fs::exists(config_path)) config = json::parse_file(config_path.string());
-  fs::path where = folder / "chat_template.jinja";
+  const std::map<std::string, fs::path> files = template_files(folder);
+  const std::map<std::string, std::string> entries = templates_of(config);
+  fs::path where = config_path;
   std::string source;
-  if (fs::exists(where)) {
+  if (const auto file = files.find(name); file != files.end()) {
+    where = file->second;
     source = read_file(where);
-  } else {
-    where = config_path;
-    source = template_of(config, config_path.string());
+  } else if (const auto entry = entries.find(name); entry != entries.end()) {
+    source = entry->second;
   }
   if (source.empty()) {
-    throw Error(ErrorKind::data, "the checkpoint has no chat template", folder.string(),
-                "take the instruct checkpoint's chat_template.jinja, or set chat_template: file.jinja");
+    std::vector<std::string> present;
+    for (const auto& [other, path] : files) present.push_back(other);
+    for (const auto& [other, text] : entries) {
+      if (files.count(other) == 0) present.push_back(other);
+    }
+    std::erase(present, name);  // an empty one
+    throw no_template(name, present, folder);
   }
   std::vector<jinja::Variable> tokens;
   for (const auto& [key, value] : config.is_object() ? config.as_object() : json::Object{}) {

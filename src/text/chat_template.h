@@ -6,8 +6,8 @@
 // turn are learnt from renders of made-up conversations, and searched in text that the template itself wrote:
 // what a message contains never counts. A template for which neither works is refused.
 //
-// A span ends with the end mark ("<|im_end|>"), without the white space after it; a generation block that
-// stops right before the end mark is extended by it. Where a span starts is the choice of
+// Generation blocks are spans as they are; one that stops right before the end mark ("<|im_end|>") is
+// extended by it. Learnt spans end with the end mark, without the white space after it. Where a span starts is the choice of
 // RenderOptions::think_prefix.
 #pragma once
 
@@ -70,9 +70,11 @@ class ChatTemplate {
   /// Throws Error{data}: syntax errors and unsupported statements of the template; `where` names it.
   static ChatTemplate compile(std::string source, std::string_view where);
   /// Template of a checkpoint folder: chat_template.jinja, else "chat_template" of tokenizer_config.json (a
-  /// string, or a list of {name, template} with one named "default"). The *_token entries of
-  /// tokenizer_config.json become variables. Throws Error{data}: no template, unreadable files.
-  static ChatTemplate load(const fs::path& folder);
+  /// string, or a list of {name, template} with one named "default"). Another `name` is looked for in that
+  /// list and as additional_chat_templates/NAME.jinja. The *_token entries of tokenizer_config.json become
+  /// variables. Throws Error{data}: no template, none of this name (those that are there are named),
+  /// unreadable files.
+  static ChatTemplate load(const fs::path& folder, const std::string& name = "default");
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
@@ -91,6 +93,10 @@ class ChatTemplate {
   /// recognisable.
   void check(const RenderOptions& options) const;
 
+  /// Where the template came from: a file, for messages.
+  const std::string& where() const { return template_.where(); }
+  /// Every name that the template reads, sorted; its own variables are among them.
+  std::vector<std::string> names_read() const { return template_.names_read(); }
   /// Hash of the template and its token variables.
   const std::string& fingerprint() const { return fingerprint_; }
   /// The source names strftime_now: what it renders may change from day to day.

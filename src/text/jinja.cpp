@@ -2,6 +2,7 @@
 #include "text/jinja.h"
 
 #include <algorithm>
+#include <set>
 
 #include "text/jinja_parser.h"
 
@@ -24,6 +25,33 @@ Value message_value(Heap& heap, const json::Value& message, int index) {
   return heap.dict(std::move(items), index);
 }
 
+// Names in expressions: what a template could ask of a variable. Targets of set, for and with are no reads.
+void collect_names(const Expr* e, std::set<std::string>& names);
+
+void collect_names(const ArgumentList& list, std::set<std::string>& names) {
+  for (const ExprPtr& e : list.positional) collect_names(e.get(), names);
+  for (const auto& [name, e] : list.named) collect_names(e.get(), names);
+  collect_names(list.star.get(), names);
+  collect_names(list.double_star.get(), names);
+}
+
+void collect_names(const Expr* e, std::set<std::string>& names) {
+  if (e == nullptr) return;
+  if (e->kind == ExprKind::name) names.insert(e->name);
+  for (const ExprPtr& child : e->children) collect_names(child.get(), names);
+  collect_names(e->arguments, names);
+}
+
+void collect_names(const Body& body, std::set<std::string>& names) {
+  for (const StmtPtr& s : body) {
+    for (const ExprPtr& e : s->exprs) collect_names(e.get(), names);
+    collect_names(s->filter.get(), names);
+    for (const Parameter& p : s->parameters) collect_names(p.default_value.get(), names);
+    collect_names(s->body, names);
+    collect_names(s->otherwise, names);
+  }
+}
+
 }  // namespace
 
 Template Template::compile(std::string_view source, std::string where) {
@@ -31,6 +59,12 @@ Template Template::compile(std::string_view source, std::string where) {
   made.where_ = std::move(where);
   made.tree_ = parse(tokenize(source, made.where_), made.where_);
   return made;
+}
+
+std::vector<std::string> Template::names_read() const {
+  std::set<std::string> names;
+  collect_names(tree_.body, names);
+  return {names.begin(), names.end()};
 }
 
 Rendered Template::render(const json::Value& messages, const std::vector<Variable>& variables,

@@ -44,6 +44,8 @@ class Template {
                   Limits limits = {}) const;
 
   bool has_generation() const { return tree_.has_generation; }
+  /// Every name that an expression of the template reads, sorted: variables, and names of its own.
+  std::vector<std::string> names_read() const;
   const std::string& where() const { return where_; }
 
  private:

@@ -18,7 +18,7 @@ struct Config {
   std::string model_name_or_path;            ///< checkpoint folder, or an id in the local Hugging Face cache
   std::string init = "pretrained";           ///< pretrained | random (only config.json is read)
   std::string tokenizer_name_or_path;        ///< empty: the model folder
-  std::string chat_template = "from_model";  ///< from_model, or a path to a Jinja file
+  std::string chat_template = "from_model";  ///< from_model, a Jinja file, or a named one of the checkpoint
   std::map<std::string, std::string> chat_template_kwargs;  ///< variable -> JSON text of its value
 
   // data
@@ -35,6 +35,7 @@ struct Config {
   std::string overflow = "truncate";          ///< truncate | drop | split
   std::string on_bad_row = "error";           ///< error | skip
   std::string dataset_cache = "auto";         ///< auto | off | a folder
+  double dataset_cache_limit = 64;            ///< GiB of token caches in that folder; 0: no limit
   bool parse_special_in_content = false;  ///< control-token strings typed in a message become control tokens
   int64_t max_length = 8192;              ///< tokens of one conversation
 
@@ -129,9 +130,13 @@ struct Config {
   std::vector<std::string> set;  ///< data render: template variables k=v
   bool compare = false;          ///< data pack: all three ways of batching
   std::string pack_lengths;      ///< data pack --lengths: a file of lengths in place of a dataset
-  std::string text;              ///< data tokenize: the text itself
-  std::string prompt;            ///< generate: one user message
-  std::string system;            ///< generate: a system message before it
+  std::string text;              ///< data tokenize: the text itself; "-": lines of standard input
+  bool hex = false;              ///< data tokenize: text is given as hexadecimal bytes
+  bool special = false;          ///< data tokenize: control-token strings become control tokens
+  std::string render_messages;   ///< data render --messages: a file of conversations in place of a dataset
+  bool add_generation_prompt = false;  ///< data render: end with the start of an answer
+  std::string prompt;                  ///< generate: one user message
+  std::string system;                  ///< generate: a system message before it
   int64_t max_new_tokens = 128;
   double temperature = 0;  ///< 0: greedy
   int64_t top_k = 0;       ///< 0: no limit

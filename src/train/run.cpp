@@ -156,13 +156,13 @@ class TrainingRun {
   }
 
   void load() {
+    check_data_keys(config_);
     source_ = open_model(config_.model_name_or_path, config_.init);
     text_ = open_run_text(config_, source_, false);
     if (config_.dataset.empty()) {
       throw Error(ErrorKind::usage, "no dataset is named", "dataset",
                   "give a list of files, folders or globs");
     }
-    check_data_keys(config_);
     console_.phase("reading and tokenising the data", 0, 0);
     if (!config_.streaming) {
       train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);

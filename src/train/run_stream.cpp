@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -11,7 +13,10 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/files.h"
+#include "data/hold_out.h"
 #include "data/prefetch.h"
+#include "data/remote_files.h"
+#include "data/row_source.h"
 #include "data/streaming.h"
 #include "train/run_data.h"
 
@@ -19,6 +24,7 @@ namespace deltatune {
 namespace {
 
 constexpr double most_weight = 1000;
+constexpr double least_weight = 1e-6;
 
 double weight_of(const std::string& text) {
   double weight = 0;
@@ -26,6 +32,10 @@ double weight_of(const std::string& text) {
   if (error != std::errc() || rest != text.data() + text.size() || !(weight > 0 && weight <= most_weight)) {
     throw Error(ErrorKind::usage, format("{} is no weight", json::quote(text)), "dataset_weights",
                 "give numbers above 0, up to 1000; to leave a dataset out, leave it out of `dataset` too");
+  }
+  if (weight < least_weight) {
+    throw Error(ErrorKind::usage, format("weight {} uses less than one of a million conversations", text),
+                "dataset_weights", "give 1e-6 or more; or leave the dataset out of `dataset`");
   }
   return weight;
 }
@@ -56,6 +66,9 @@ void log_mixture(const std::vector<MixturePart>& parts) {
   for (const MixturePart& part : parts) {
     log::info("dataset {}: weight {}, {} conversations, {} uses an epoch", part.name, part.weight,
               format_count(part.size()), format_count(part.uses()));
+    if (part.size() > 0 && static_cast<double>(part.size()) * part.weight < 0.5) {
+      log::warn("dataset {}: its weight is less than one conversation an epoch; one is used", part.name);
+    }
   }
 }
 
@@ -95,8 +108,28 @@ void refuse_with_streaming(const Config& config) {
 
 }  // namespace
 
-void check_data_keys(const Config& config) {
+void check_mixture_keys(const Config& config) {
   weights_of(config);
+  const double size = config.val_size;
+  if (size <= 0) return;
+  if (!config.eval_dataset.empty()) {
+    log::warn("val_size {} is not read: eval_dataset names the data of evaluation", size);
+    return;
+  }
+  if (size >= 1 && size != std::floor(size)) {
+    throw Error(ErrorKind::usage, format("val_size {} is neither a share nor a number of rows", size),
+                "val_size", "give a share below 1, or a whole number of rows");
+  }
+  // Splitting makes several conversations of a row: nobody knows how many.
+  const std::vector<std::string>& entries = config.dataset;
+  if (config.streaming || config.overflow == "split" || entries.empty()) return;
+  if (std::any_of(entries.begin(), entries.end(), [](const std::string& e) { return is_remote(e); })) return;
+  const std::optional<int64_t> rows = most_rows(dataset_files(entries, config.dataset_train_split));
+  if (rows) check_hold_out(size, *rows);
+}
+
+void check_data_keys(const Config& config) {
+  check_mixture_keys(config);
   if (config.streaming) refuse_with_streaming(config);
 }
 

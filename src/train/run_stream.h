@@ -19,9 +19,13 @@ struct RunStream {
   int64_t total_steps = 0;   ///< of the run, exact
 };
 
-/// Throws Error{usage} for keys that cannot go together, before any data is read: weights that are no numbers
-/// above 0 up to 1000 or not one for each entry of dataset; with streaming: true what needs to know the data
-/// before the first step (num_train_epochs without max_steps, val_size, dataset_weights).
+/// Throws Error{usage} before a row is parsed: dataset_weights that are no numbers from 1e-6 to 1000 or not
+/// one for each entry of dataset; a val_size above 1 that is no whole number, or that leaves nothing of files
+/// whose rows can be counted by their line ends. Says where val_size is not read because of eval_dataset.
+void check_mixture_keys(const Config& config);
+
+/// The same, and with streaming: true what needs to know the data before the first step (num_train_epochs
+/// without max_steps, val_size, dataset_weights).
 void check_data_keys(const Config& config);
 
 /// dataset_weights for the conversations of `set`, which come from the entries of `dataset`; empty where all

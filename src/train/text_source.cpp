@@ -1,12 +1,15 @@
 // Opening tokenizer and template.
 #include "train/text_source.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/hash.h"
+#include "base/log.h"
+#include "base/suggest.h"
 #include "io/model_path.h"
 #include "model/config.h"
 
@@ -85,8 +88,30 @@ int32_t TextSource::pad_id() const {
 ChatTemplate open_template(const Config& config) {
   if (config.chat_template == "from_model") return ChatTemplate::load(needed_folder(config));
   std::error_code code;
-  if (fs::is_directory(config.chat_template, code)) return ChatTemplate::load(config.chat_template);
-  return ChatTemplate::compile(read_file(config.chat_template), config.chat_template);
+  const fs::path given = config.chat_template;
+  if (fs::is_directory(given, code)) return ChatTemplate::load(given);
+  const bool is_name = !given.has_parent_path() && !given.has_extension() && !fs::exists(given, code);
+  if (is_name && !tokenizer_folder(config).empty())
+    return ChatTemplate::load(tokenizer_folder(config), config.chat_template);
+  return ChatTemplate::compile(read_file(given), config.chat_template);
+}
+
+void warn_unread_variables(const ChatTemplate& chat_template, const Config& config) {
+  std::vector<std::string> given;
+  for (const auto& [name, value] : config.chat_template_kwargs) given.push_back(name);
+  for (const std::string& setting : config.set) given.push_back(setting.substr(0, setting.find('=')));
+  if (given.empty()) return;
+  const std::vector<std::string> read = chat_template.names_read();
+  for (const std::string& name : given) {
+    if (std::binary_search(read.begin(), read.end(), name)) continue;
+    const std::string close = nearest(name, read);
+    log::warn("the chat template never reads {}: setting it changes nothing{} ({})", name,
+              close.empty() ? "" : format("; did you mean {}?", close), chat_template.where());
+  }
+}
+
+Tokenizer open_tokenizer(const Config& config) {
+  return Tokenizer::load(needed_folder(config));
 }
 
 RenderOptions render_options(const Config& config) {
@@ -119,6 +144,7 @@ TextSource open_text(const Config& config, bool required) {
   if (!required && !fs::exists(source.folder / "tokenizer.json", code)) return source;
   source.tokenizer = std::make_unique<const Tokenizer>(Tokenizer::load(source.folder));
   source.chat_template = std::make_unique<const ChatTemplate>(open_template(config));
+  warn_unread_variables(*source.chat_template, config);
   source.chat_template->check(source.options);
   return source;
 }

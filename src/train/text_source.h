@@ -28,8 +28,17 @@ struct TextSource {
   int32_t pad_id() const;
 };
 
-/// The chat template alone (chat_template: from_model, a folder, or a Jinja file). Throws Error{data}.
+/// The chat template alone (chat_template: from_model, a folder, a Jinja file, or the name of another one of
+/// the checkpoint). Throws Error{data}.
 ChatTemplate open_template(const Config& config);
+
+/// Warns of variables in chat_template_kwargs and --set that the template never reads, with the nearest name
+/// that it does read. No error: a configuration may serve several models, and a variable may be meant for
+/// one.
+void warn_unread_variables(const ChatTemplate& chat_template, const Config& config);
+
+/// The tokenizer alone. Throws Error{data}, and Error{usage} where the configuration names none.
+Tokenizer open_tokenizer(const Config& config);
 
 /// Template variables of chat_template_kwargs, then `set` (name=value, the value JSON where it parses), the
 /// *_token entries of tokenizer_config.json for a template from a file, train_on and

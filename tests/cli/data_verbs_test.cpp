@@ -189,6 +189,53 @@ TEST(DataStats, CountsTheDemo) {
   EXPECT_GT(stats.at("steps_per_epoch").as_integer(), 0);
 }
 
+TEST(DataStats, CountsMessagesByRoleAndNamesTheTemplate) {
+  ScratchFolder folder;
+  const std::string rows = folder.write(
+      "rows.jsonl",
+      R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}, {"role": "assistant", "content": "A"}]})"
+      "\n" +
+          std::string(one_row));
+  for (const char* cache : {" --dataset-cache off", " --dataset-cache cache", " --dataset-cache cache"}) {
+    const std::string where = std::string("cd ") + folder.path().string() + " &&";
+    const ProgramResult result =
+        run_deltatune("data stats --json" + std::string(cache) + with_data(rows), where);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const json::Value stats = json::parse(result.out, "stdout");
+    EXPECT_EQ(json::dump(stats.at("messages")), R"({"system": 1, "user": 2, "assistant": 2, "tool": 0})")
+        << result.err;
+    EXPECT_EQ(stats.at("chat_template").as_string(), demo + "/model/chat_template.jinja");
+  }
+  const ProgramResult text = run_deltatune("data stats" + with_data(rows));
+  EXPECT_TRUE(contains(text.out, "system 1  user 2  assistant 2")) << text.out;
+  EXPECT_TRUE(contains(text.out, "chat_template.jinja")) << text.out;
+}
+
+// Mistakes in keys stop before the dataset is looked at: its second row would stop it too, with 3.
+TEST(DataStats, RefusesWeightsAndValSizeBeforeReadingARow) {
+  ScratchFolder folder;
+  const std::string rows = folder.write("rows.jsonl", std::string(one_row) + "{broken\n");
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"--dataset-weights 1 --dataset-weights 2", "2 weights for 1 datasets"},
+      {"--dataset-weights -1", "is no weight"},
+      {"--dataset-weights half", "is no weight"},
+      {"--dataset-weights 0", "is no weight"},
+      {"--dataset-weights nan", "is no weight"},
+      {"--dataset-weights 1e-9", "less than one of a million"},
+      {"--val-size 1.5", "neither a share nor a number of rows"},
+      {"--val-size 100", "leaves none of"},
+      {"--val-size -1", "val_size"}};
+  for (const auto& [flags, what] : bad) {
+    for (const char* verb : {"data stats ", "data pack ", "train --output-dir out --dry-run "}) {
+      const ProgramResult result = run_deltatune(verb + flags + with_data(rows));
+      EXPECT_EQ(result.code, 2) << verb << flags << result.err;
+      EXPECT_TRUE(contains(result.err, what)) << verb << flags << result.err;
+    }
+  }
+  // The same file without the mistake: its bad row is what stops.
+  EXPECT_EQ(run_deltatune("data stats --val-size 1" + with_data(rows)).code, 3);
+}
+
 TEST(DataStats, ASecondStartTakesTheTokensFromTheCache) {
   ScratchFolder folder;
   const std::string command = "data stats --json --dataset-cache " + (folder / "cache").string();
@@ -232,6 +279,31 @@ TEST(DataCheck, NamesFortyBadRowsAndExitsWith3) {
   EXPECT_TRUE(contains(line, "control_token")) << line;  // of the good row
 }
 
+TEST(DataCheck, ADuplicateNamesTheLineThatItEquals) {
+  ScratchFolder folder;
+  const std::string a = folder.write("a.jsonl", "\n" + std::string(one_row));
+  const std::string b =
+      folder.write("b.json", "[" + std::string(one_row) + ", " + std::string(one_row) + "]");
+  const ProgramResult result = run_deltatune("data check --json" + with_data(a) + " --dataset " + b);
+  EXPECT_EQ(result.code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::vector<json::Value> duplicates;
+  for (std::string line; std::getline(lines, line);) {
+    json::Value finding = json::parse(line, "stdout");
+    if (finding.find("problem") && finding.at("problem").as_string() == "duplicate")
+      duplicates.push_back(finding);
+  }
+  ASSERT_EQ(duplicates.size(), 2u) << result.out;
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(duplicates[i].at("file").as_string(), b);
+    EXPECT_EQ(duplicates[i].at("line").as_integer(), static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(duplicates[i].at("equal_to").at("file").as_string(), a);
+    EXPECT_EQ(duplicates[i].at("equal_to").at("line").as_integer(), 2);
+  }
+  const std::string text = run_deltatune("data check" + with_data(a) + " --dataset " + b).out;
+  EXPECT_TRUE(contains(text, "b.json, row 2: equal to " + a + ", line 2")) << text;
+}
+
 TEST(DataCheck, WordsAndExitCodes) {
   ScratchFolder folder;
   const std::string good = folder.write("good.jsonl", one_row);
@@ -247,7 +319,7 @@ TEST(DataCheck, WordsAndExitCodes) {
   EXPECT_EQ(run_deltatune("data check").code, 2);
 }
 
-TEST(DataRender, SetReachesTheTemplate) {
+TEST(DataRenderRows, SetReachesTheTemplate) {
   ScratchFolder folder;
   const std::string rows = folder.write("rows.jsonl", one_row);
   const std::string jinja = folder.write(

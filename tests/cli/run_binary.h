@@ -26,13 +26,15 @@ inline std::string slurp(const std::filesystem::path& path) {
   return text.str();
 }
 
-/// `arguments` is shell text appended to the program's path; `environment` is put before it.
-inline ProgramResult run_deltatune(const std::string& arguments, const std::string& environment = "") {
+/// `arguments` is shell text appended to the program's path; `environment` is put before it; `input` is the
+/// file that its standard input is.
+inline ProgramResult run_deltatune(const std::string& arguments, const std::string& environment = "",
+                                   const std::string& input = "/dev/null") {
   ScratchFolder folder;
   const std::string out = (folder / "out").string();
   const std::string err = (folder / "err").string();
-  const std::string command =
-      environment + " '" + DELTATUNE_BINARY + "' " + arguments + " >'" + out + "' 2>'" + err + "' </dev/null";
+  const std::string command = environment + " '" + DELTATUNE_BINARY + "' " + arguments + " >'" + out +
+                              "' 2>'" + err + "' <'" + input + "'";
   const int status = std::system(command.c_str());
   ProgramResult result;
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

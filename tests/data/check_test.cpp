@@ -43,6 +43,19 @@ Result check(const std::vector<fs::path>& files, const EncodeConversation& encod
   return out;
 }
 
+TEST(DataCheck, ShowsProgressWithTheTimeLeft) {
+  const ScratchFolder scratch;
+  std::string text;
+  for (int i = 0; i < 9000; ++i) text += chat("q", format("{}", i)) + "\n";  // three blocks
+  CheckOptions options = check_options();
+  options.progress_after_s = 0;
+  testing::internal::CaptureStderr();
+  check({scratch.write("a.jsonl", text)}, encode_letters, options);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("checking: 4,096 rows"), std::string::npos) << said;
+  EXPECT_NE(said.find(", eta "), std::string::npos) << said;
+}
+
 TEST(DataCheck, NamesAllFortyBadRows) {
   const std::vector<testing_data::BadRow> bad = testing_data::bad_rows();
   ASSERT_EQ(bad.size(), 40u);

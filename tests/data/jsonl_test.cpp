@@ -5,11 +5,14 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "data/read_row.h"
 #include "data/row_source.h"
 #include "scratch_folder.h"
 
 namespace deltatune {
 namespace {
+
+using testing_data::read_row;
 
 std::vector<JsonlLine> lines_of(std::string_view text) {
   std::vector<JsonlLine> out;

@@ -11,12 +11,15 @@
 #include "base/thread_pool.h"
 #include "data/arrow_plugin.h"
 #include "data/files.h"
+#include "data/read_row.h"
 #include "data/row_source.h"
 #include "data/rows.h"
 #include "scratch_folder.h"
 
 namespace deltatune {
 namespace {
+
+using testing_data::read_row;
 
 const fs::path folder = fs::path(DELTATUNE_SOURCE_DIR) / "tests/data/parquet";
 
