@@ -63,7 +63,8 @@ if(CUPTI_INCLUDE_DIR)
 endif()
 message(STATUS "device activity by CUPTI: ${cupti_sources}")
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/kernels/*.cu)
+file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/kernels/*.cu
+  src/cuda/comm/*.cpp src/cuda/comm/*.cu)
 add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources} ${cupti_sources})
 # No static library of ours: what the plug-in uses of the core is the binary's, so that there is one copy of it.
 target_include_directories(deltatune_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})

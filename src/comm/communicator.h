@@ -36,6 +36,8 @@ class Communicator {
   virtual void all_gather(Stream&, Tensor full, CTensor chunk) = 0;
   /// chunk += this rank's part of the sum over ranks of `full` (summed in rank order, in chunk's dtype).
   virtual void reduce_scatter_add(Stream&, Tensor chunk, CTensor full) = 0;
+  /// chunk = the same sum.
+  virtual void reduce_scatter(Stream&, Tensor chunk, CTensor full) = 0;
   /// x = sum over ranks, in rank order; f32 or f64.
   virtual void all_reduce(Stream&, Tensor x) = 0;
   /// x = x of rank `root`.
@@ -48,6 +50,15 @@ class Communicator {
   virtual std::vector<std::string> exchange(std::string_view mine) = 0;
   /// The same, but only rank 0 gets it; the others get nothing.
   virtual std::vector<std::string> collect(std::string_view mine) = 0;
+
+  /// Throws when a collective of an earlier call is known to have failed; waits for nothing.
+  virtual void check_peers() {}
+  /// Around work of another stream that waits for a collective: what lies between them is time that
+  /// communication cost. Where the machine can measure it without being held up.
+  virtual void begin_wait(Stream&) {}
+  virtual void end_wait(Stream&) {}
+  /// Seconds of all such waits whose end is known by now; below 0: not measured.
+  virtual double waited_s() const { return -1; }
 
   /// Where the rank is, for messages about peers. `phase` is a literal.
   void note(int64_t step, const char* phase) {
@@ -86,7 +97,7 @@ Error peers_missing(const std::vector<int>& ranks, const char* call, std::chrono
 /// "rank 2", "ranks 1 and 3", "ranks 1, 2 and 5".
 std::string name_ranks(const std::vector<int>& ranks);
 
-/// One rank: nothing to exchange. all_gather and reduce_scatter_add are bugs here (the store keeps whole
+/// One rank: nothing to exchange. all_gather and reduce_scatter are bugs here (the store keeps whole
 /// groups).
 std::unique_ptr<Communicator> make_solo_communicator();
 /// Rank 0 of `world_size` ranks that are not there; counts bytes. For the null device.

@@ -22,7 +22,7 @@ struct MpiPlugin {
   std::string (*version)();
 };
 
-inline constexpr int mpi_plugin_abi = 1;
+inline constexpr int mpi_plugin_abi = 2;
 /// The plug-in's only exported symbol: `const void* deltatune_mpi_plugin(int abi)`, an MpiPlugin; nullptr:
 /// other ABI.
 inline constexpr const char* mpi_plugin_symbol = "deltatune_mpi_plugin";

@@ -15,6 +15,9 @@ class Solo : public Communicator {
   void reduce_scatter_add(Stream&, Tensor, CTensor) override {
     DELTATUNE_ASSERT(false && "one rank reduces nothing");
   }
+  void reduce_scatter(Stream&, Tensor, CTensor) override {
+    DELTATUNE_ASSERT(false && "one rank reduces nothing");
+  }
   void all_reduce(Stream&, Tensor) override {}
   void broadcast(Stream&, Tensor, int) override {}
   void barrier(Stream&) override {}
@@ -30,6 +33,7 @@ class Null : public Communicator {
   // A ring sends (n - 1) / n of the full buffer per rank for either half of an all-reduce.
   void all_gather(Stream&, Tensor full, CTensor) override { count_gather(full.bytes()); }
   void reduce_scatter_add(Stream&, Tensor, CTensor full) override { count_reduce(full.bytes()); }
+  void reduce_scatter(Stream&, Tensor, CTensor full) override { count_reduce(full.bytes()); }
   void all_reduce(Stream&, Tensor x) override { count_reduce(x.bytes(), 2); }
   void broadcast(Stream&, Tensor, int) override {}
   void barrier(Stream&) override {}

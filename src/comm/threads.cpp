@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/format.h"
@@ -133,13 +134,10 @@ class Threads : public Communicator {
   }
 
   void reduce_scatter_add(Stream& stream, Tensor chunk, CTensor full) override {
-    DELTATUNE_ASSERT(full.count() == chunk.count() * world_size_);
-    count_reduce(full.bytes());
-    queue(stream, {"reduce_scatter_add", full, {}}, [chunk, rank = rank_](const std::vector<Call>& calls) {
-      std::vector<CTensor> parts;
-      for (const Call& call : calls) parts.push_back(call.given.slice(rank * chunk.count(), chunk.count()));
-      add_ordered(chunk, parts);
-    });
+    scatter_sum(stream, chunk, full, "reduce_scatter_add", add_ordered);
+  }
+  void reduce_scatter(Stream& stream, Tensor chunk, CTensor full) override {
+    scatter_sum(stream, chunk, full, "reduce_scatter", sum_ordered);
   }
 
   void all_reduce(Stream& stream, Tensor x) override {
@@ -187,6 +185,16 @@ class Threads : public Communicator {
   }
 
  private:
+  using Sum = void (*)(Tensor, std::span<const CTensor>);
+  void scatter_sum(Stream& stream, Tensor chunk, CTensor full, const char* name, Sum sum) {
+    DELTATUNE_ASSERT(full.count() == chunk.count() * world_size_);
+    count_reduce(full.bytes());
+    queue(stream, {name, full, {}}, [chunk, sum, rank = rank_](const std::vector<Call>& calls) {
+      std::vector<CTensor> parts;
+      for (const Call& call : calls) parts.push_back(call.given.slice(rank * chunk.count(), chunk.count()));
+      sum(chunk, parts);
+    });
+  }
   template <class F>
   void queue(Stream& stream, const Call& call, F&& take) {
     stream.run([this, call, take = std::forward<F>(take), at = place()] {

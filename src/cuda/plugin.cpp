@@ -2,10 +2,9 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
-#include "base/error.h"
-#include "comm/cuda_communicator.h"
 #include "cuda/activity.h"
 #include "cuda/check.h"
+#include "cuda/comm/transport.h"
 #include "cuda/cudnn/library.h"
 #include "cuda/device.h"
 #include "cuda/kernel_functions.h"
@@ -50,13 +49,6 @@ std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const KernelFunction& function : kernel_functions()) names.emplace_back(function.name);
   return names;
-}
-
-std::unique_ptr<Communicator> make_communicator(Device&, std::unique_ptr<HostGroup> group,
-                                                const CommOptions&) {
-  throw Error(ErrorKind::resource, "this build has no communicator between GPUs",
-              "rank " + std::to_string(group->rank()) + " of " + std::to_string(group->world_size()),
-              "train on one GPU, or on several ranks of the CPU with device: cpu");
 }
 
 }  // namespace

@@ -90,23 +90,10 @@ class Mpi final : public Communicator {
   }
 
   void reduce_scatter_add(Stream& stream, Tensor chunk, CTensor full) override {
-    DELTATUNE_ASSERT(full.count() == chunk.count() * world_size_);
-    count_reduce(full.bytes());
-    run(stream, [&] {
-      const auto most = static_cast<int64_t>(staging_bytes / size_of(full.dtype));
-      for (int64_t begin = 0; begin < chunk.count(); begin += most) {
-        const int64_t count = std::min(most, chunk.count() - begin);
-        for (int peer = 0; peer < world_size_; ++peer) {
-          if (peer == rank_) continue;
-          const CTensor theirs = full.slice(peer * chunk.count() + begin, count);
-          receive(peer, staging(peer), theirs.bytes(), stream_tag);
-          send(peer, theirs.data, theirs.bytes(), stream_tag);
-        }
-        finish("reduce_scatter_add");
-        const CTensor mine = full.slice(rank_ * chunk.count() + begin, count);
-        add_ordered(chunk.slice(begin, count), parts(mine));
-      }
-    });
+    scatter_sum(stream, chunk, full, "reduce_scatter_add", add_ordered);
+  }
+  void reduce_scatter(Stream& stream, Tensor chunk, CTensor full) override {
+    scatter_sum(stream, chunk, full, "reduce_scatter", sum_ordered);
   }
 
   void all_reduce(Stream& stream, Tensor x) override {
@@ -208,6 +195,27 @@ class Mpi final : public Communicator {
       out.clear();
     }
     return out;
+  }
+
+  template <class Sum>
+  void scatter_sum(Stream& stream, Tensor chunk, CTensor full, const char* name, const Sum& sum) {
+    DELTATUNE_ASSERT(full.count() == chunk.count() * world_size_);
+    count_reduce(full.bytes());
+    run(stream, [&] {
+      const auto most = static_cast<int64_t>(staging_bytes / size_of(full.dtype));
+      for (int64_t begin = 0; begin < chunk.count(); begin += most) {
+        const int64_t count = std::min(most, chunk.count() - begin);
+        for (int peer = 0; peer < world_size_; ++peer) {
+          if (peer == rank_) continue;
+          const CTensor theirs = full.slice(peer * chunk.count() + begin, count);
+          receive(peer, staging(peer), theirs.bytes(), stream_tag);
+          send(peer, theirs.data, theirs.bytes(), stream_tag);
+        }
+        finish(name);
+        const CTensor mine = full.slice(rank_ * chunk.count() + begin, count);
+        sum(chunk.slice(begin, count), parts(mine));
+      }
+    });
   }
 
   template <class F>

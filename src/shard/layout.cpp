@@ -2,6 +2,7 @@
 #include "shard/layout.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -17,6 +18,7 @@ ShardLayout::ShardLayout(const ParamTable& table, int world) : world_size(world)
   placements.resize(table.params.size());
   for (const ParamGroup& group : table.groups) {
     int64_t used = 0;
+    std::vector<Stretch> gaps;
     for (const bool product : {false, true}) {
       if (product) summed.push_back(used);
       for (const int index : group.params) {
@@ -26,9 +28,14 @@ ShardLayout::ShardLayout(const ParamTable& table, int world) : world_size(world)
         int64_t& cursor = param.keep_f32 ? f32_elements : used;
         place = {param.keep_f32, cursor};
         cursor = round_up(cursor + param.shape.count(), alignment);
+        const int64_t end = place.offset + param.shape.count();
+        if (product && !param.keep_f32 && end < used) gaps.push_back({end, used - end});
       }
+      if (!product && used > 0) gaps.push_back({0, used});
     }
     padded.push_back(round_up(used, alignment * world));
+    if (used < padded.back()) gaps.push_back({used, padded.back() - used});
+    unwritten.push_back(std::move(gaps));
   }
 }
 

@@ -27,6 +27,12 @@ struct OptimizerRange {
   bool decay = false;
 };
 
+/// Elements [begin, begin + count).
+struct Stretch {
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
 struct ShardLayout {
   static constexpr int64_t alignment = 64;
 
@@ -42,7 +48,9 @@ struct ShardLayout {
   std::vector<Placement> placements;  ///< per parameter
   std::vector<int64_t> padded;        ///< elements per group, padded
   std::vector<int64_t> summed;        ///< per group: elements in front of the first product gradient
-  int64_t f32_elements = 0;           ///< elements of the f32 group
+  /// Per group: stretches of the padded group that no product gradient covers, in ascending order.
+  std::vector<std::vector<Stretch>> unwritten;
+  int64_t f32_elements = 0;  ///< elements of the f32 group
 };
 
 }  // namespace deltatune

@@ -1,4 +1,4 @@
-// ParamStore: placing, gathering, reducing and updating flat groups.
+// ParamStore: placing and updating flat groups. Gathering and reducing them is group_slots.cpp.
 #include "shard/param_store.h"
 
 #include <algorithm>
@@ -77,41 +77,30 @@ void ParamStore::place_groups() {
     group.begin = f32_group ? 0 : count * comm_.rank();
     group.ranges = layout_.ranges(table_, index, group.begin, count);
     groups_.push_back(group);
-    if (!f32_group && !sharded()) point(index, group.weights, group.grads);
+    if (!f32_group && !sharded()) {
+      point_weights(index, group.weights);
+      if (options_.train) point_grads(index, group.grads);
+    }
     at += count;
   }
   point_f32_group();
 }
 
-void ParamStore::place_gather_slots() {
-  // Blocks share two slots; the embedding and the final group have one each, since they are used far apart.
-  int64_t largest = 0;
-  own_slot_.assign(table_.groups.size(), -1);
-  const auto last = table_.groups.size() - 1;
-  for (size_t g = 1; g < last; ++g) largest = std::max(largest, layout_.padded[g]);
-  const auto add = [&](int64_t count, const std::string& name, Lifetime lifetime) {
-    Slot slot;
-    slot.weights = take(device_, buffers_, options_.storage, count, "gathered weights, " + name, lifetime);
-    if (options_.train)
-      slot.grads = take(device_, buffers_, DType::f32, count, "full gradients, " + name, lifetime);
-    slots_.push_back(slot);
-  };
-  add(largest, "block slot 0", Lifetime::block);
-  add(largest, "block slot 1", Lifetime::block);
-  for (const size_t g : {size_t{0}, last}) {
-    own_slot_[g] = static_cast<int>(slots_.size());
-    add(layout_.padded[g], table_.groups[g].name, Lifetime::step);
-  }
-}
-
-void ParamStore::point(int group, Tensor weights, Tensor grads) {
+void ParamStore::point_weights(int group, Tensor flat) {
   for (const int index : table_.groups[static_cast<size_t>(group)].params) {
     const auto i = static_cast<size_t>(index);
     const Placement& place = layout_.placements[i];
-    if (place.in_f32_group) continue;
     const Shape shape = table_.params[i].shape;
-    weights_[i] = part(weights, place.offset, shape.count()).reshaped(shape);
-    if (!grads.empty()) grads_[i] = part(grads, place.offset, shape.count()).reshaped(shape);
+    if (!place.in_f32_group) weights_[i] = part(flat, place.offset, shape.count()).reshaped(shape);
+  }
+}
+
+void ParamStore::point_grads(int group, Tensor flat) {
+  for (const int index : table_.groups[static_cast<size_t>(group)].params) {
+    const auto i = static_cast<size_t>(index);
+    const Placement& place = layout_.placements[i];
+    const Shape shape = table_.params[i].shape;
+    if (!place.in_f32_group) grads_[i] = part(flat, place.offset, shape.count()).reshaped(shape);
   }
 }
 
@@ -126,80 +115,6 @@ void ParamStore::point_f32_group() {
   }
 }
 
-int ParamStore::slot_of(int group) const {
-  const int own = own_slot_[static_cast<size_t>(group)];
-  if (own >= 0) return own;
-  for (int s = 0; s < 2; ++s) {
-    if (slots_[static_cast<size_t>(s)].group == group) return s;
-  }
-  return 1 - last_block_slot_;
-}
-
-ParamStore::Slot& ParamStore::held_slot(int group) {
-  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
-  DELTATUNE_ASSERT(slot.group == group);
-  return slot;
-}
-
-void ParamStore::prefetch(Stream&, int group) {
-  if (!sharded()) return;
-  const auto g = static_cast<size_t>(group);
-  Slot& slot = slots_[static_cast<size_t>(slot_of(group))];
-  if (slot.group == group) return;
-  comm_stream_->wait(updated_);
-  comm_stream_->wait(slot.released);
-  comm_.all_gather(*comm_stream_, part(slot.weights, 0, layout_.padded[g]), groups_[g].weights);
-  comm_stream_->record(slot.gathered);
-  slot.group = group;
-}
-
-void ParamStore::acquire(Stream& stream, int group) {
-  if (!sharded()) return;
-  prefetch(stream, group);
-  Slot& slot = held_slot(group);
-  stream.wait(slot.gathered);
-  point(group, slot.weights, slot.grads);
-  if (own_slot_[static_cast<size_t>(group)] < 0) last_block_slot_ = slot_of(group);
-}
-
-void ParamStore::release(Stream& stream, int group) {
-  if (sharded()) stream.record(held_slot(group).released);
-}
-
-void ParamStore::begin_gradients(Stream& stream, int group) {
-  if (!sharded()) return;
-  const Slot& slot = held_slot(group);
-  stream.wait(slot.reduced);
-  ops::fill(stream, part(slot.grads, 0, layout_.padded[static_cast<size_t>(group)]), 0);
-}
-
-void ParamStore::reduce(Stream& stream, int group) {
-  if (!sharded()) return;
-  const auto g = static_cast<size_t>(group);
-  Slot& slot = held_slot(group);
-  stream.record(slot.written);
-  comm_stream_->wait(slot.written);
-  comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, part(slot.grads, 0, layout_.padded[g]));
-  comm_stream_->record(slot.reduced);
-}
-
-void ParamStore::wait_for_reductions(Stream& stream) const {
-  for (const Slot& slot : slots_) stream.wait(slot.reduced);
-}
-
-void ParamStore::all_reduce(Stream& stream, Tensor x) {
-  if (!sharded() || x.count() == 0) return;
-  stream.record(handed_);
-  comm_stream_->wait(handed_);
-  comm_.all_reduce(*comm_stream_, x);
-  comm_stream_->record(taken_);
-  stream.wait(taken_);
-}
-
-void ParamStore::sync() {
-  if (comm_stream_) comm_stream_->sync();
-}
-
 void ParamStore::zero_gradients(Stream& stream) {
   wait_for_reductions(stream);  // of a window that was given up
   for (const Group& group : groups_) {
@@ -208,10 +123,10 @@ void ParamStore::zero_gradients(Stream& stream) {
 }
 
 void ParamStore::zero_summed_gradients(Stream& stream) {
-  DELTATUNE_ASSERT(!sharded());
   for (size_t g = 0; g < groups_.size(); ++g) {
     const Group& group = groups_[g];
-    const int64_t count = g + 1 == groups_.size() ? group.grads.count() : layout_.summed[g];
+    const bool f32_group = g + 1 == groups_.size();
+    const int64_t count = f32_group ? group.grads.count() : sharded() ? 0 : layout_.summed[g];
     if (count > 0) ops::fill(stream, part(group.grads, 0, count), 0);
   }
 }
@@ -236,7 +151,7 @@ void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_n
 
 void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
   for (size_t g = 0; g < groups_.size(); ++g) update(stream, g, scalars_8);
-  invalidate(stream);
+  drop_gathered();
 }
 
 void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
@@ -278,13 +193,7 @@ void ParamStore::refresh_storage(Stream& stream) {
   for (const Group& group : groups_) {
     if (!group.master.empty()) ops::cast(stream, group.weights, group.master);
   }
-  invalidate(stream);
-}
-
-// Gathered copies are old from here on.
-void ParamStore::invalidate(Stream& stream) {
-  for (Slot& slot : slots_) slot.group = -1;
-  if (sharded()) stream.record(updated_);
+  drop_gathered();
 }
 
 }  // namespace deltatune

@@ -5,10 +5,12 @@
 // reduce(group) sends them where they belong; step() updates. Where the world has more than one rank, gathers
 // and reductions run on a stream of their own beside the stream that the verbs are given: an event in either
 // direction orders every buffer that both touch.
-// Invariants: gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the
-// storage copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs
-// and without master weights); what was acquired stays valid until the second acquire of another block group;
-// at most two gathered blocks are alive.
+// A step consists of parts (begin_part, end_part), each of which may be captured as a graph: all work of the
+// two streams before a part is done before it starts, all work in it before what follows it. Invariants:
+// gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the storage
+// copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs and
+// without master weights); what was acquired stays valid until the second acquire of another block group; at
+// most two gathered blocks are alive.
 #pragma once
 
 #include <memory>
@@ -41,7 +43,10 @@ class ParamStore {
     float weight_decay = 0;
     AdamwOptions adamw;          ///< its weight_decay is not looked at
     DType moments = DType::f32;  ///< of m and v, f32 or bf16; the f32 group's are f32
-    bool master = true;          ///< bf16 runs: an fp32 copy of the weights
+    /// The head is no part of the embedding: what is gathered of the two, and their gradients, take turns in
+    /// the same memory. Without it all of it stays.
+    bool ends_take_turns = false;
+    bool master = true;  ///< bf16 runs: an fp32 copy of the weights
   };
 
   ParamStore(Device&, Communicator&, const ParamTable&, Options);
@@ -50,24 +55,40 @@ class ParamStore {
   const std::vector<CTensor>& weights() const { return weights_; }
   const std::vector<Tensor>& grads() const { return grads_; }
 
+  /// Around a part of a step. A part that is replayed as a graph runs without these calls: held() after it is
+  /// what it was after the part ran last, and has to be set again.
+  void begin_part(Stream&);
+  void end_part(Stream&);
+  /// Which groups lie in which memory: what the verbs below go by.
+  struct Held {
+    std::vector<int> weights, grads;       ///< group of each slot, -1: none
+    int last_weights = 1, last_grads = 1;  ///< block slot that was used last
+  };
+  const Held& held() const { return held_; }
+  void set_held(const Held& held) { held_ = held; }
+  /// What was gathered is gathered again. Each forward pass starts with it, so that all gather alike.
+  void drop_gathered();
+
   /// Starts to gather a group. For a block: into the slot that the block last acquired does not have, so that
   /// acquire(l), prefetch(l + 1) gathers while block l is used.
   void prefetch(Stream&, int group);
   /// Without a prefetch before it, the gather is not hidden behind anything.
   void acquire(Stream&, int group);
-  /// To be called for each acquired block behind the last work that reads its weights.
+  /// To be called for each acquired group behind the last work that reads its weights.
   void release(Stream&, int group);
-  /// Makes the group's gradient views writable; they accumulate across calls when the world has one rank, and
-  /// start from zero otherwise (reduce() adds them to the chunk).
+  /// Makes the group's gradient views writable. When the world has one rank they accumulate across calls.
+  /// Otherwise they are of this micro-batch alone: product gradients (Param::product_gradient) have to be
+  /// written, the others start from zero.
   void begin_gradients(Stream&, int group);
-  void reduce(Stream&, int group);
+  /// Adds the gradients of all ranks to the chunk; fresh: the chunk becomes their sum.
+  void reduce(Stream&, int group, bool fresh);
   /// x = sum over ranks in stream order; queued behind the gathers and reductions.
   void all_reduce(Stream&, Tensor x);
   /// Returns when the gathers and reductions queued so far are done; rethrows an error of theirs.
   void sync();
   void zero_gradients(Stream&);
-  /// Zeroes what the next micro-batch adds to; product gradients (Param::product_gradient), which it then has
-  /// to write, keep what they hold. Only where the world has one rank.
+  /// Zeroes what the next micro-batch adds to. What it has to write keeps what it holds: product gradients
+  /// where the world has one rank, all that reduce() is called for (fresh) otherwise.
   void zero_summed_gradients(Stream&);
 
   /// scalars_8: learning rate, bias corrections and inverse_count are set; norm, scale and nonfinite are
@@ -108,11 +129,10 @@ class ParamStore {
   bool sharded() const { return comm_.world_size() > 1; }
   void place_groups();
   void place_gather_slots();
-  void point(int group, Tensor weights, Tensor grads);
+  void point_weights(int group, Tensor flat);
+  void point_grads(int group, Tensor flat);
   void point_f32_group();
-  int slot_of(int group) const;
   void update(Stream&, size_t group, CTensor scalars_8);
-  void invalidate(Stream&);
   /// Weights, moments and gradients become zero, padding included: memory starts undefined.
   void clear(Stream&);
   /// Where this rank has its part of `count` elements of a parameter from `element` on: [begin, begin +
@@ -143,21 +163,35 @@ class ParamStore {
   std::vector<CTensor> weights_;
   std::vector<Tensor> grads_;
   Tensor sum_squares_;  ///< f64 [1]
-  // Gathered copies, where the world has more than one rank: two slots for blocks, one each for the others.
-  struct Slot {
-    Tensor weights, grads;
-    int group = -1;
-    Event gathered;  ///< comm: weights are there
-    Event released;  ///< compute: weights are read no more
-    Event written;   ///< compute: gradients are complete
-    Event reduced;   ///< comm: gradients are read no more
+  // Where the world has more than one rank: memory for whole groups, two slots for blocks, one each (or one)
+  // for the others.
+  /// A point in the work of one of the two streams, in the part of a step that is under way. Nobody waits for
+  /// one that is not set: begin_part() has ordered all that came before it.
+  struct Edge {
+    Event event;
+    bool set = false;
   };
-  Slot& held_slot(int group);
-  std::vector<Slot> slots_;
-  int last_block_slot_ = 1;              ///< of the block acquired last
+  struct WeightSlot {
+    Tensor memory;
+    Edge gathered;  ///< comm: weights are there
+    Edge released;  ///< compute: weights are read no more
+  };
+  struct GradSlot {
+    Tensor memory;
+    Edge reduced;  ///< comm: gradients are read no more
+  };
+  static void record(Stream& stream, Edge& edge);
+  void wait_for_comm(Stream& stream, const Edge& edge) const;
+  void comm_follows(Stream& stream);
+  void follow_comm(Stream& stream);
+  void forget_edges();
+  int weight_slot(int group) const;
+  int grad_slot(int group) const;
+  Held held_;
+  std::vector<WeightSlot> weight_slots_;
+  std::vector<GradSlot> grad_slots_;
   std::vector<int> own_slot_;            ///< per group: its own slot, or -1 for blocks
-  Event updated_;                        ///< compute: chunks have new weights
-  Event handed_, taken_;                 ///< of all_reduce and of the end of a window
+  Event handed_, taken_;                 ///< work passes from compute to comm and back
   std::unique_ptr<Stream> comm_stream_;  ///< last: it ends before the memory that its work uses
 };
 

@@ -99,7 +99,7 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   model_ = std::make_unique<Model>(config, make_params(config, tied), options_.storage, options_.tokens,
                                    options_.max_documents);
   stream_ = device.make_stream("compute", kernels_.choice());
-  graphs_.check(*stream_, comm.world_size() == 1);
+  graphs_.check(*stream_);
   ParamStore::Options store;
   store.storage = options_.storage;
   store.train = options_.train;
@@ -108,6 +108,7 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.adamw = options_.adamw;
   store.moments = options_.moments;
   store.master = options_.master_weights;
+  store.ends_take_turns = !tied;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
   place();
 }
@@ -220,7 +221,7 @@ void Engine::prepare_matmuls() {
 
 void Engine::give_step(Stream& recorder, const Batch& batch) {
   RowInputs row = batch_.upload(*stream_, batch);
-  row.fresh_gradients = comm_.world_size() == 1;
+  row.fresh_gradients = true;
   stream_->sync();
   zero_window(recorder);
   rehearse(recorder, store_->weights(), store_->grads(), row);
@@ -228,18 +229,31 @@ void Engine::give_step(Stream& recorder, const Batch& batch) {
 }
 
 void Engine::zero_window(Stream& stream) {
-  // With more ranks a group's gradients meet those of other groups in one buffer and are added from there.
-  if (comm_.world_size() == 1) {
-    store_->zero_summed_gradients(stream);
-  } else {
-    store_->zero_gradients(stream);
-  }
+  store_->zero_summed_gradients(stream);
   ops::fill(stream, loss_sum_1_, 0);
 }
 
+void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
+  const ParamStore::Held before = store_->held();
+  bool ran = false;
+  graphs_.run(*stream_, which, [&] {
+    store_->set_held(before);  // a capture that failed has changed it
+    store_->begin_part(*stream_);
+    ops();
+    store_->end_part(*stream_);
+    ran = true;
+  });
+  ParamStore::Held& after = held_after_[which];
+  if (ran) {
+    after = store_->held();
+  } else {
+    store_->set_held(after);
+  }
+}
+
 void Engine::begin_window() {
-  graphs_.run(*stream_, StepGraphs::begin_window, [&] { zero_window(*stream_); });
-  fresh_ = comm_.world_size() == 1;
+  part(StepGraphs::begin_window, [&] { zero_window(*stream_); });
+  fresh_ = true;
 }
 
 void Engine::settle() {
@@ -250,11 +264,13 @@ void Engine::settle() {
 void Engine::forward(const RowInputs& row) {
   const ModelParams& params = model_->params();
   const auto& blocks = params.block_groups;
-  graphs_.run(*stream_, StepGraphs::forward, [&] {
+  part(StepGraphs::forward, [&] {
+    store_->drop_gathered();
     store_->prefetch(*stream_, params.embedding_group);
     store_->prefetch(*stream_, blocks.front());
     store_->acquire(*stream_, params.embedding_group);
     model_->embed(*stream_, store_->weights(), row);
+    store_->release(*stream_, params.embedding_group);
     for (size_t l = 0; l < blocks.size(); ++l) {
       store_->acquire(*stream_, blocks[l]);
       store_->prefetch(*stream_, l + 1 < blocks.size() ? blocks[l + 1] : params.final_group);
@@ -267,6 +283,7 @@ void Engine::forward(const RowInputs& row) {
 
 void Engine::backward(const RowInputs& row) {
   const ModelParams& params = model_->params();
+  store_->reduce(*stream_, params.final_group, fresh_);
   for (size_t l = params.block_groups.size(); l-- > 0;) {
     const int group = params.block_groups[l];
     store_->acquire(*stream_, group);
@@ -274,22 +291,23 @@ void Engine::backward(const RowInputs& row) {
     store_->begin_gradients(*stream_, group);
     model_->backward_block(*stream_, store_->weights(), store_->grads(), static_cast<int64_t>(l), row);
     store_->release(*stream_, group);
-    store_->reduce(*stream_, group);
+    store_->reduce(*stream_, group, fresh_);
   }
+  if (!params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
   model_->backward_embedding(*stream_, store_->grads(), row);
-  store_->reduce(*stream_, params.embedding_group);
+  store_->reduce(*stream_, params.embedding_group, fresh_);
 }
 
 void Engine::micro_step(const Batch& batch) {
   const ModelParams& params = model_->params();
   RowInputs row = batch_.upload(*stream_, batch);
-  row.fresh_gradients = fresh_;
+  // With more ranks the gradients of every row are written, and added to those of the window afterwards.
+  row.fresh_gradients = fresh_ || comm_.world_size() > 1;
   forward(row);
   store_->begin_gradients(*stream_, params.final_group);
-  store_->begin_gradients(*stream_, params.embedding_group);
+  if (params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
   model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
-  store_->reduce(*stream_, params.final_group);
-  graphs_.run(*stream_, fresh_ ? StepGraphs::backward_first : StepGraphs::backward, [&] { backward(row); });
+  part(fresh_ ? StepGraphs::backward_first : StepGraphs::backward, [&] { backward(row); });
   fresh_ = false;
 }
 
@@ -307,13 +325,12 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, exchange_->given);
   store_->all_reduce(*stream_, loss_sum_1_);
-  graphs_.run(*stream_, StepGraphs::measure,
-              [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
+  part(StepGraphs::measure, [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
   stream_->download(&exchange_->loss_sum, loss_sum_1_);
   stream_->download(exchange_->results, scalars_8_);
   stream_->record(results_known_);
   // While the device updates, the host reports and prepares the next row: the device does not wait for it.
-  graphs_.run(*stream_, StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
+  part(StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
   stream_->host_wait(results_known_);
   store_->sync();  // a collective that failed has left the results wrong
   UpdateResult result;

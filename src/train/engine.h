@@ -5,6 +5,7 @@
 // `parity` and `plan` all run this one.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -109,6 +110,8 @@ class Engine {
                 const RowInputs& row);
   void prepare_matmuls();
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
+  /// Runs a part of a step, as a graph where there is one.
+  void part(StepGraphs::Part, const std::function<void()>& ops);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
   /// What begin_window() queues.
@@ -126,6 +129,7 @@ class Engine {
   std::unique_ptr<ParamStore> store_;
   DeviceBatch batch_;
   StepGraphs graphs_;
+  std::array<ParamStore::Held, StepGraphs::part_count> held_after_;
   std::vector<Buffer> buffers_;
   Arena kept_, shared_, work_, batch_arena_;
   bool fresh_ = false;  ///< product gradients hold those of another window still

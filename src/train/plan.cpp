@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/format.h"
+#include "comm/gpu_memory.h"
 #include "observe/machine.h"
 #include "ops/kernel_list.h"
 #include "ops/null_device.h"
@@ -108,6 +109,7 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.recompute_seconds = choice.recompute_seconds;
   const auto device = make_null_device(facts);
   const auto comm = make_null_communicator(report.world_size);
+  const CommMemory exchange = allocate_comm_memory(*device, report.world_size);
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, choice.keep, true));
   report.document_length = std::min(config.max_length, config.max_tokens);
   run_null_step(engine, config, report.document_length);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "comm/communicator.h"
+#include "comm/gpu_memory.h"
 #include "ops/null_device.h"
 #include "ops/op.h"
 #include "train/setup.h"
@@ -141,6 +142,7 @@ size_t plan_of(const Config& config, const ModelSource& source, const DeviceFact
                const Keep& keep) {
   const auto device = make_null_device(facts);
   const auto comm = make_null_communicator(world_size);
+  const CommMemory exchange = allocate_comm_memory(*device, world_size);
   const Engine engine(*device, *comm, source.config, source.tied, engine_options(config, keep, true));
   return device->plan().total();
 }

@@ -8,12 +8,10 @@
 
 namespace deltatune {
 
-void StepGraphs::check(const Stream& stream, bool possible) {
-  if (stream.can_capture() && possible) return;
+void StepGraphs::check(const Stream& stream) {
+  if (stream.can_capture()) return;
   if (mode_ == GraphMode::always && !stream.device().is_null()) {
-    throw Error(ErrorKind::usage,
-                possible ? std::string("device ") + stream.device().name() + " has no CUDA graphs"
-                         : std::string("CUDA graphs are made for one rank only in this version"),
+    throw Error(ErrorKind::usage, std::string("device ") + stream.device().name() + " has no CUDA graphs",
                 "cuda_graph: true", "use cuda_graph: auto");
   }
   mode_ = GraphMode::never;

@@ -22,9 +22,8 @@ class StepGraphs {
 
   explicit StepGraphs(GraphMode mode) : mode_(mode) {}
 
-  /// Throws Error{usage} where graphs are required and the stream knows none. `possible`: false rules them
-  /// out for a reason of the caller's.
-  void check(const Stream&, bool possible);
+  /// Throws Error{usage} where graphs are required and the stream knows none.
+  void check(const Stream&);
   /// Queues `ops`, directly or as a graph. `ops` may run more than once for one call: what is captured is not
   /// run. A stretch that cannot be captured ends the use of graphs with one line in the log (automatic), or
   /// throws (always).

@@ -123,7 +123,7 @@ TEST_F(Cuda, WhatCannotBeCapturedRunsOpByOp) {
   };
   for (const GraphMode mode : {GraphMode::automatic, GraphMode::always}) {
     StepGraphs graphs(mode);
-    graphs.check(*stream, true);
+    graphs.check(*stream);
     bool waits = true;
     float next = 0;
     const auto work = [&] {

@@ -39,7 +39,7 @@ TEST(StepGraphsTest, RunsThenCapturesThenReplays) {
   const auto device = make_cpu_device();
   NotingStream stream(*device);
   StepGraphs graphs(GraphMode::automatic);
-  graphs.check(stream, true);
+  graphs.check(stream);
   const auto work = [&] { stream.calls += "w"; };
   for (int i = 0; i < 4; ++i) graphs.run(stream, StepGraphs::forward, work);
   EXPECT_EQ(stream.calls,
@@ -58,7 +58,7 @@ TEST(StepGraphsTest, NeverRunsOpByOp) {
   const auto device = make_cpu_device();
   NotingStream stream(*device);
   StepGraphs graphs(GraphMode::never);
-  graphs.check(stream, true);
+  graphs.check(stream);
   for (int i = 0; i < 3; ++i) graphs.run(stream, StepGraphs::forward, [&] { stream.calls += "w"; });
   EXPECT_EQ(stream.calls, "www");
 }
@@ -68,7 +68,7 @@ TEST(StepGraphsTest, AFailedCaptureEndsTheUseOfGraphsOrTheRun) {
   for (const GraphMode mode : {GraphMode::automatic, GraphMode::always}) {
     NotingStream stream(*device);
     StepGraphs graphs(mode);
-    graphs.check(stream, true);
+    graphs.check(stream);
     bool capturing = false;
     const auto work = [&] {
       stream.calls += "w";

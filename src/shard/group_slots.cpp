@@ -1,0 +1,186 @@
+// ParamStore: memory that groups take turns in, and the two streams that touch it. Nothing of it is there
+// where the world has one rank.
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "ops/ops.h"
+#include "shard/param_store.h"
+
+namespace deltatune {
+
+void ParamStore::place_gather_slots() {
+  // Blocks share two slots; the embedding and the final group are used far apart.
+  int64_t largest = 0;
+  own_slot_.assign(table_.groups.size(), -1);
+  const auto last = table_.groups.size() - 1;
+  for (size_t g = 1; g < last; ++g) largest = std::max(largest, layout_.padded[g]);
+  const auto take = [&](DType dtype, int64_t count, const std::string& name, Lifetime lifetime) {
+    buffers_.push_back(
+        device_.allocate(static_cast<size_t>(count) * size_of(dtype), name, "parameters", lifetime));
+    return Tensor{buffers_.back().data(), dtype, {count}};
+  };
+  const auto add = [&](int64_t count, const std::string& name, Lifetime lifetime) {
+    weight_slots_.push_back({take(options_.storage, count, "gathered weights, " + name, lifetime), {}, {}});
+    if (options_.train)
+      grad_slots_.push_back({take(DType::f32, count, "full gradients, " + name, lifetime), {}});
+  };
+  add(largest, "block slot 0", Lifetime::block);
+  add(largest, "block slot 1", Lifetime::block);
+  own_slot_[0] = 2;
+  own_slot_[last] = options_.ends_take_turns ? 2 : 3;
+  if (options_.ends_take_turns) {
+    add(std::max(layout_.padded[0], layout_.padded[last]), "embedding and head in turns", Lifetime::step);
+  } else {
+    for (const size_t g : {size_t{0}, last}) add(layout_.padded[g], table_.groups[g].name, Lifetime::step);
+  }
+  held_.weights.assign(weight_slots_.size(), -1);
+  held_.grads.assign(grad_slots_.size(), -1);
+}
+
+void ParamStore::record(Stream& stream, Edge& edge) {
+  stream.record(edge.event);
+  edge.set = true;
+}
+
+// What compute waits for here is communication that nothing hides.
+void ParamStore::wait_for_comm(Stream& stream, const Edge& edge) const {
+  if (!edge.set) return;
+  comm_.begin_wait(stream);
+  stream.wait(edge.event);
+  comm_.end_wait(stream);
+}
+
+void ParamStore::comm_follows(Stream& stream) {
+  stream.record(handed_);
+  comm_stream_->wait(handed_);
+}
+
+void ParamStore::follow_comm(Stream& stream) {
+  comm_stream_->record(taken_);
+  comm_.begin_wait(stream);
+  stream.wait(taken_);
+  comm_.end_wait(stream);
+}
+
+void ParamStore::forget_edges() {
+  for (WeightSlot& slot : weight_slots_) slot.gathered.set = slot.released.set = false;
+  for (GradSlot& slot : grad_slots_) slot.reduced.set = false;
+}
+
+void ParamStore::begin_part(Stream& stream) {
+  if (!sharded()) return;
+  forget_edges();
+  comm_follows(stream);
+}
+
+void ParamStore::end_part(Stream& stream) {
+  if (!sharded()) return;
+  follow_comm(stream);
+  forget_edges();
+}
+
+void ParamStore::drop_gathered() {
+  std::fill(held_.weights.begin(), held_.weights.end(), -1);
+  held_.last_weights = 1;
+  // Whoever gathers next follows all work on the chunks, not only what has read the slot.
+  for (WeightSlot& slot : weight_slots_) slot.released.set = false;
+}
+
+int ParamStore::weight_slot(int group) const {
+  const int own = own_slot_[static_cast<size_t>(group)];
+  if (own >= 0) return own;
+  for (int s = 0; s < 2; ++s) {
+    if (held_.weights[static_cast<size_t>(s)] == group) return s;
+  }
+  return 1 - held_.last_weights;
+}
+
+int ParamStore::grad_slot(int group) const {
+  const int own = own_slot_[static_cast<size_t>(group)];
+  if (own >= 0) return own;
+  const int last = held_.last_grads;
+  return held_.grads[static_cast<size_t>(last)] == group ? last : 1 - last;
+}
+
+void ParamStore::prefetch(Stream& stream, int group) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  const auto s = static_cast<size_t>(weight_slot(group));
+  if (held_.weights[s] == group) return;
+  WeightSlot& slot = weight_slots_[s];
+  if (slot.released.set) {
+    comm_stream_->wait(slot.released.event);
+  } else {
+    comm_follows(stream);  // the chunks may have just been written
+  }
+  comm_.all_gather(*comm_stream_, slot.memory.slice(0, layout_.padded[g]), groups_[g].weights);
+  record(*comm_stream_, slot.gathered);
+  held_.weights[s] = group;
+}
+
+void ParamStore::acquire(Stream& stream, int group) {
+  if (!sharded()) return;
+  prefetch(stream, group);
+  const int s = weight_slot(group);
+  const WeightSlot& slot = weight_slots_[static_cast<size_t>(s)];
+  wait_for_comm(stream, slot.gathered);
+  point_weights(group, slot.memory);
+  if (own_slot_[static_cast<size_t>(group)] < 0) held_.last_weights = s;
+}
+
+void ParamStore::release(Stream& stream, int group) {
+  if (!sharded()) return;
+  const auto s = static_cast<size_t>(weight_slot(group));
+  DELTATUNE_ASSERT(held_.weights[s] == group);
+  record(stream, weight_slots_[s].released);
+}
+
+void ParamStore::begin_gradients(Stream& stream, int group) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  const int own = own_slot_[g];
+  const int s = own >= 0 ? own : 1 - held_.last_grads;
+  if (own < 0) held_.last_grads = s;
+  held_.grads[static_cast<size_t>(s)] = group;
+  GradSlot& slot = grad_slots_[static_cast<size_t>(s)];
+  wait_for_comm(stream, slot.reduced);
+  slot.reduced.set = false;
+  for (const Stretch& gap : layout_.unwritten[g])
+    ops::fill(stream, slot.memory.slice(gap.begin, gap.count), 0);
+  point_grads(group, slot.memory);
+}
+
+void ParamStore::reduce(Stream& stream, int group, bool fresh) {
+  if (!sharded()) return;
+  const auto g = static_cast<size_t>(group);
+  const auto s = static_cast<size_t>(grad_slot(group));
+  DELTATUNE_ASSERT(held_.grads[s] == group);
+  GradSlot& slot = grad_slots_[s];
+  comm_follows(stream);
+  const Tensor full = slot.memory.slice(0, layout_.padded[g]);
+  if (fresh) {
+    comm_.reduce_scatter(*comm_stream_, groups_[g].grads, full);
+  } else {
+    comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, full);
+  }
+  record(*comm_stream_, slot.reduced);
+}
+
+void ParamStore::wait_for_reductions(Stream& stream) const {
+  for (const GradSlot& slot : grad_slots_) wait_for_comm(stream, slot.reduced);
+}
+
+void ParamStore::all_reduce(Stream& stream, Tensor x) {
+  if (!sharded() || x.count() == 0) return;
+  comm_follows(stream);
+  comm_.all_reduce(*comm_stream_, x);
+  follow_comm(stream);
+}
+
+void ParamStore::sync() {
+  if (comm_stream_) comm_stream_->sync();
+  comm_.check_peers();
+}
+
+}  // namespace deltatune
