@@ -178,6 +178,7 @@ std::shared_ptr<const TokenStorage> TokenizedSetBuilder::State::finish_cache(con
             .storage;
     writer->publish();
     log::info("tokens kept in {}", cache->path().string());
+    cache->trim();
     return mapped;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::internal) throw;

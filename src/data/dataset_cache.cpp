@@ -97,7 +97,8 @@ DatasetCache::DatasetCache(const CacheOptions& options, const std::vector<fs::pa
       key_(cache_key(files, rows, options.recipe)),
       path_(options.folder / (key_ + ".tokens")),
       vocab_size_(rows.vocab_size),
-      max_length_(rows.max_length) {
+      max_length_(rows.max_length),
+      most_bytes_(options.most_bytes) {
   for (const fs::path& file : files) names_.push_back(file.string());
 }
 
@@ -108,6 +109,7 @@ std::optional<TokenizedSet> DatasetCache::read() const {
     const auto files = static_cast<int64_t>(names_.size());
     TokenCacheContent content = open_token_cache(path_, key_, vocab_size_, max_length_, files);
     CacheMeta meta = parse_meta(content.meta, files);
+    touch_cache(path_);
     log::info("tokens of {} conversations from {}", format_count(meta.counts.conversations), path_.string());
     for (const std::string& notice : meta.notices) log::info("{}", notice);
     log_left_out(meta.counts, max_length_);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "data/cache_folder.h"
 #include "data/cache_key.h"
 #include "data/row_encoder.h"
 #include "data/tokenized_set.h"
@@ -20,6 +21,7 @@ struct CacheOptions {
   fs::path folder;          ///< empty: no cache
   std::string recipe;       ///< see data/cache_key.h
   int64_t least_bytes = 0;  ///< datasets with less to read than this are not worth a file
+  int64_t most_bytes = 0;   ///< of all caches in the folder, see trim_cache_folder(); 0: no limit
 };
 
 /// Bytes of all files; those that cannot be looked at count nothing.
@@ -35,6 +37,9 @@ class DatasetCache {
   /// logged). `files`: the names that messages use.
   std::optional<TokenizedSet> read() const;
 
+  /// To be called when the file was written: older caches go where the folder has too many bytes.
+  void trim() const { trim_cache_folder(path_.parent_path(), most_bytes_, path_); }
+
   const fs::path& path() const { return path_; }
   const std::string& key() const { return key_; }
   /// True when no file was written to since the key was made: what was read belongs to the key.
@@ -47,6 +52,7 @@ class DatasetCache {
   fs::path path_;
   int64_t vocab_size_;
   int64_t max_length_;
+  int64_t most_bytes_;
 };
 
 /// What a cache file holds in its meta section.

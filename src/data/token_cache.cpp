@@ -1,17 +1,15 @@
 // Writing, and reading with every number checked.
 #include "data/token_cache.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <optional>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "data/cache_folder.h"
 
 namespace deltatune {
 namespace {
@@ -61,29 +59,12 @@ Hash128 footer_hash(const Footer& footer) {
   return Hasher().update(std::as_bytes(std::span(&footer, 1)).first(offsetof(Footer, footer_hash))).digest();
 }
 
-fs::path temporary_name(const fs::path& path) {
-  static std::atomic<int> count{0};
-  return path.string() + format(".{}-{}.tmp", ::getpid(), ++count);
-}
-
-// Removes what runs that were killed have left, once it is a day old.
-void remove_leftovers(const fs::path& folder) {
-  std::error_code code;
-  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(24);
-  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
-    const std::string name = it->path().filename().string();
-    if (name.find(".tokens.") == std::string::npos || !name.ends_with(".tmp")) continue;
-    std::error_code ignored;
-    const fs::file_time_type time = it->last_write_time(ignored);
-    if (!ignored && time < old) fs::remove(it->path(), ignored);
-  }
-}
-
 // Ids of a file, in blocks that are verified when they are first read.
 class CacheStorage final : public TokenStorage {
  public:
   CacheStorage(std::string name, int64_t vocab_size) : name_(std::move(name)), vocab_size_(vocab_size) {}
 
+  FileHold hold;
   std::optional<MappedFile> file;  // absent: the caller keeps the bytes
 
   void set_hashes(std::span<const uint64_t> hashes) {
@@ -138,6 +119,9 @@ class Sections {
     const size_t size = aligned(static_cast<size_t>(count) * sizeof(T));
     if (size > bytes_.size()) unusable(name_, "the token cache is cut off");
     const std::span<const T> out(reinterpret_cast<const T*>(bytes_.data()), static_cast<size_t>(count));
+    const auto padding = bytes_.subspan(out.size_bytes(), size - out.size_bytes());
+    if (std::any_of(padding.begin(), padding.end(), [](std::byte b) { return b != std::byte{0}; }))
+      unusable(name_, "the token cache is damaged");
     bytes_ = bytes_.subspan(size);
     return out;
   }
@@ -155,6 +139,8 @@ Footer footer_of(std::span<const std::byte> bytes, const std::string& name) {
   std::memcpy(&start, bytes.data(), sizeof start);
   if (std::memcmp(start.magic, start_magic, sizeof start_magic) != 0) unusable(name, "not a token cache");
   if (start.version != token_cache_version) unusable(name, "the token cache is of another version");
+  if (std::any_of(std::begin(start.zeros), std::end(start.zeros), [](char c) { return c != 0; }))
+    unusable(name, "the token cache is damaged");
   std::memcpy(&footer, bytes.data() + bytes.size() - sizeof footer, sizeof footer);
   if (std::memcmp(footer.magic, end_magic, sizeof end_magic) != 0 || footer.file_bytes != bytes.size())
     unusable(name, "the token cache is cut off");
@@ -214,11 +200,16 @@ TokenCacheContent parse(std::shared_ptr<CacheStorage> storage, std::span<const s
 }  // namespace
 
 TokenCacheWriter::TokenCacheWriter(fs::path path)
-    : path_(std::move(path)), temporary_(temporary_name(path_)), tail_(std::make_unique<Hasher>()) {
+    : path_(std::move(path)), tail_(std::make_unique<Hasher>()) {
   std::error_code code;
   fs::create_directories(path_.parent_path(), code);
-  remove_leftovers(path_.parent_path());
-  file_ = std::make_unique<FileWriter>(temporary_);
+  remove_cache_leftovers(path_.parent_path());
+  // Another run may look for leftovers between opening and locking.
+  for (int tries = 0; tries == 0 || (!hold_.has_name() && tries < 5); ++tries) {
+    temporary_ = temporary_cache_name(path_);
+    file_ = std::make_unique<FileWriter>(temporary_);
+    hold_ = FileHold(temporary_);
+  }
   block_.reserve(block_ids);
   Start start{};
   std::memcpy(start.magic, start_magic, sizeof start_magic);
@@ -328,6 +319,7 @@ TokenCacheContent open_token_cache(const fs::path& path, std::string_view key, i
                                    int64_t max_length, int64_t files, std::string name) {
   if (name.empty()) name = path.string();
   auto storage = std::make_shared<CacheStorage>(name, vocab_size);
+  storage->hold = FileHold(path);
   storage->file.emplace(path);
   const std::span<const std::byte> bytes = storage->file->bytes();
   return parse(std::move(storage), bytes, name, key, vocab_size, max_length, files);

@@ -19,8 +19,8 @@
 // sample of a large one, at once.
 // A file is written under a temporary name, synced and renamed: two runs that write the same key do not
 // disturb each other, the last one stays. It is never changed afterwards. Temporary files of killed runs are
-// removed by a writer that comes a day later. Not protected: cutting a file off
-// while a program has it mapped.
+// removed by the next writer (data/cache_folder.h). Not protected: cutting a file off while a program has it
+// mapped.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +32,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "data/cache_folder.h"
 #include "data/tokenized_set.h"
 
 namespace deltatune {
@@ -74,6 +75,7 @@ class TokenCacheWriter {
 
   fs::path path_;
   fs::path temporary_;
+  FileHold hold_;  // others see that the temporary file has a writer
   std::unique_ptr<FileWriter> file_;
   std::vector<int32_t> block_;       // not yet written
   std::vector<uint64_t> id_hashes_;  // of blocks

@@ -95,6 +95,7 @@ CacheOptions cache_options(const Config& config, const TextSource& text) {
   out.folder = chosen ? fs::path(config.dataset_cache) : program_cache();
   if (!chosen && !out.folder.empty()) out.folder /= "datasets";
   out.least_bytes = chosen ? 0 : int64_t{4} << 20;
+  out.most_bytes = static_cast<int64_t>(std::min(config.dataset_cache_limit, 1e9) * (1 << 30));
   out.recipe = program_hash() + text.fingerprint();
   if (program_hash().empty()) out.folder.clear();
   if (text.chat_template != nullptr && text.chat_template->names_time()) {
