@@ -2,14 +2,17 @@
 //
 // Arrow's and the SDKs' own retries are off, so that each is seen, counted and bounded in one place
 // (data/remote.h). Which failures may pass is told from Arrow's status: what the store refuses (no such key,
-// no permission, bad signature) does not, everything else may.
+// no permission, bad signature) does not; a host that no name server knows and other answers 3xx and 4xx are
+// tried once more; everything else may.
 #include <arrow/filesystem/filesystem.h>
 #include <arrow/filesystem/gcsfs.h>
 #include <arrow/filesystem/s3fs.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/util/key_value_metadata.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 
@@ -71,12 +74,45 @@ bool is_permanent(const arrow::Status& status) {
   return false;
 }
 
+bool has_any(const std::string& text, std::initializer_list<const char*> words) {
+  return std::any_of(words.begin(), words.end(),
+                     [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+// The host name stands for nothing; curl's error 6.
+bool is_unresolved(const std::string& text) {
+  return has_any(text, {"curlCode: 6,", "Could not resolve host", "Couldn't resolve host"});
+}
+
+// An answer that says the request is wrong. 408, 425 and 429 ask for another try.
+bool is_wrong_request(const std::string& text) {
+  const bool wrong = has_any(text, {"HTTP status 3", "HTTP status 4"});
+  return wrong && !has_any(text, {"HTTP status 408", "HTTP status 425", "HTTP status 429"});
+}
+
+// What to look at when a store refuses, by the URI's scheme.
+const char* credentials_of(const std::string& uri, const std::string& what) {
+  if (uri.rfind("hdfs", 0) == 0 || uri.rfind("viewfs", 0) == 0) {
+    return has_any(what, {"libjvm", "libhdfs"}) ? "install Java and Hadoop's libhdfs; JAVA_HOME, and "
+                                                  "HADOOP_HOME or ARROW_LIBHDFS_DIR, say where"
+                                                : "check the URI, and that this user may read there";
+  }
+  if (uri.rfind("s3", 0) == 0)
+    return "check the URI, and the credentials of the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE, ...)";
+  return "check the URI, and GOOGLE_APPLICATION_CREDENTIALS; gs://anonymous@bucket needs none";
+}
+
 [[noreturn]] void fail(const arrow::Status& status, const std::string& uri) {
   std::string what = status.message();
   if (const size_t line_end = what.find('\n'); line_end != std::string::npos) what.resize(line_end);
-  if (is_permanent(status)) {
-    throw Error(ErrorKind::data, what, remote_name(uri),
-                "check the URI, and the credentials of the environment (AWS_ACCESS_KEY_ID, a profile, ...)");
+  if (is_permanent(status)) throw Error(ErrorKind::data, what, remote_name(uri), credentials_of(uri, what));
+  if (is_unresolved(what)) {
+    throw TransientError(Error(ErrorKind::resource, what, remote_name(uri),
+                               "check the host in the URI or in AWS_ENDPOINT_URL, and the network"),
+                         1);
+  }
+  if (is_wrong_request(what)) {
+    throw TransientError(Error(ErrorKind::resource, what, remote_name(uri), credentials_of(uri, what)), 1);
   }
   throw TransientError(ErrorKind::resource, what, remote_name(uri));
 }

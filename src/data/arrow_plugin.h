@@ -28,7 +28,7 @@ struct ArrowPlugin {
   std::string (*versions)();
 };
 
-inline constexpr int arrow_plugin_abi = 2;
+inline constexpr int arrow_plugin_abi = 3;
 /// The plug-in's only exported symbol: `const void* deltatune_arrow_plugin(int abi)`, an ArrowPlugin;
 /// nullptr: other ABI.
 inline constexpr const char* arrow_plugin_symbol = "deltatune_arrow_plugin";

@@ -133,15 +133,17 @@ RetryLoop::RetryLoop(std::string name)
     : name_(std::move(name)), options_(remote_options()), longest_s_(options_.first_wait_s) {}
 
 void RetryLoop::failed(const TransientError& failure) {
-  if (tries_ >= options_.retries) {
+  const int64_t most = std::min(options_.retries, failure.most_retries());
+  if (tries_ >= most) {
     throw Error(ErrorKind::resource, format("{}, after {} retries", failure.what(), tries_), name_,
-                "check the network and the store; raise read_retries or read_timeout");
+                failure.fix().empty() ? "check the network and the store; raise read_retries or read_timeout"
+                                      : failure.fix());
   }
   ++tries_;
   const double longest = std::max(options_.longest_wait_s, options_.first_wait_s);
   const double wait = jittered(std::min(longest_s_, longest));
   longest_s_ = std::min(2 * longest_s_, longest);
-  log::warn("{}: {}; retry {} of {} in {:.2g} s", name_, failure.what(), tries_, options_.retries, wait);
+  log::warn("{}: {}; retry {} of {} in {:.2g} s", name_, failure.what(), tries_, most, wait);
   count([&](RemoteCounts& c) {
     ++c.retries;
     c.waited_s += wait;

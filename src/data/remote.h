@@ -52,6 +52,13 @@ void log_remote_counts(const std::string& name);
 class TransientError : public Error {
  public:
   using Error::Error;
+  /// One that hardly ever passes (a host that no name server knows): tried again `most_retries` times at
+  /// most.
+  TransientError(Error error, int64_t most_retries) : Error(std::move(error)), most_retries_(most_retries) {}
+  int64_t most_retries() const noexcept { return most_retries_; }
+
+ private:
+  int64_t most_retries_ = INT64_MAX;
 };
 
 /// One opened object: each call is one try.
@@ -70,7 +77,7 @@ class RemoteFile {
 using OpenRemote = std::function<std::shared_ptr<RemoteFile>()>;
 
 /// The tries of one request: after each failure that may pass, failed() waits, or throws Error{resource} when
-/// RemoteOptions::retries are used up.
+/// RemoteOptions::retries, or those that the failure allows, are used up.
 class RetryLoop {
  public:
   explicit RetryLoop(std::string name);

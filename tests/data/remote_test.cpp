@@ -141,6 +141,22 @@ TEST_F(Remote, RetriesEnd) {
   EXPECT_EQ(store_->opens, 4);
 }
 
+TEST_F(Remote, AFailureThatHardlyPassesIsTriedOnceMore) {
+  int tries = 0;
+  try {
+    with_retries<int>("s3://b/x", [&tries]() -> int {
+      ++tries;
+      throw TransientError(Error(ErrorKind::resource, "no such host", "s3://b/x", "check the host"), 1);
+    });
+    FAIL() << "it returned";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::resource);
+    EXPECT_STREQ(e.what(), "no such host, after 1 retries");
+    EXPECT_EQ(e.fix(), "check the host");
+  }
+  EXPECT_EQ(tries, 2);
+}
+
 TEST_F(Remote, ARefusalIsNotRetried) {
   store_->refuses = true;
   EXPECT_THROW(RetryingFile(opener(), "s3://b/x"), Error);

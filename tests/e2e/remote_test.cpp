@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "cli/run_binary.h"
 #include "data/arrow_plugin.h"
 #include "data/files.h"
 #include "data/remote_files.h"
@@ -234,6 +235,30 @@ TEST_F(RemoteRun, IdentityIsTheStoresVersionAndMissingFilesAreSaid) {
     EXPECT_EQ(e.kind(), ErrorKind::data);
     EXPECT_NE(e.text().find("s3://bucket/none.jsonl"), std::string::npos) << e.text();
   }
+}
+
+// .invalid is a name that never resolves (RFC 2606). In processes of their own: S3 starts once in a process.
+TEST(RemoteErrors, AHostThatNobodyKnowsIsTriedTwice) {
+  std::string why;
+  if (!arrow_plugin(why)) GTEST_SKIP() << why;
+  const ProgramResult result = run_deltatune(
+      "data check --read-retry-wait 0.01 --dataset "
+      "'s3://bucket/a.jsonl?endpoint_override=no-such-host.invalid&scheme=http'",
+      "AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=y");
+  EXPECT_EQ(result.code, exit_code(ErrorKind::resource)) << result.err;
+  EXPECT_NE(result.err.find("retry 1 of 1"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("retry 2"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("fix:   check the host"), std::string::npos) << result.err;
+}
+
+TEST(RemoteErrors, HdfsDoesNotSendOneToAws) {
+  std::string why;
+  if (!arrow_plugin(why)) GTEST_SKIP() << why;
+  const ProgramResult result = run_deltatune(
+      "data check --read-retries 0 --read-timeout 5 --dataset hdfs://no-such-host.invalid:8020/a.jsonl");
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(result.err.find("AWS"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("fix: "), std::string::npos) << result.err;
 }
 
 }  // namespace
