@@ -119,7 +119,17 @@ json::Value option_schema(const Option& option) {
   if (kind == 4) {
     json::Value list{json::Object{}};
     list.set("type", "array");
-    list.set("items", scalar_schema(option, "string"));
+    json::Value item = scalar_schema(option, "string");
+    if (option.name == "dataset") {  // {path, weight}, see cli/weighted_entries.h
+      const json::Value entry =
+          json::Object{{"type", "object"},
+                       {"properties", json::Object{{"path", json::Object{{"type", "string"}}},
+                                                   {"weight", json::Object{{"type", "number"}}}}},
+                       {"required", json::Array{json::Value("path")}},
+                       {"additionalProperties", false}};
+      item = json::Object{{"anyOf", json::Array{item, entry}}};
+    }
+    list.set("items", item);
     schema.set("anyOf", json::Array{scalar_schema(option, "string"), list});
   }
   if (kind == 5) schema.set("type", "object");

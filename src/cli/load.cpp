@@ -2,6 +2,7 @@
 #include "cli/load.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "base/format.h"
 #include "base/suggest.h"
 #include "cli/foreign.h"
+#include "cli/weighted_entries.h"
 
 namespace deltatune::cli {
 namespace {
@@ -98,6 +100,13 @@ class Loader {
 
   void put(const Option& option, const yaml::Node& value, const std::string& kind, const std::string& where,
            const std::string& alias) {
+    if (option.member == Member(&Config::dataset)) {
+      if (const std::optional<WeightedEntries> entries = weighted_entries(value, where)) {
+        put(option, entries->paths, kind, where, alias);
+        put(*find_option("dataset_weights"), entries->weights, kind, where, "dataset");
+        return;
+      }
+    }
     claim(option.name, kind, where);
     assign(loaded_.config, option, value, where);
     if (value.kind != yaml::Kind::null) loaded_.origins[option.name] = {format("{} {}", kind, where), alias};

@@ -55,7 +55,11 @@ TEST(Load, RefusesWithPlaceAndAdvice) {
       {"report_to: [jsonl, tensorboard]", "not supported in this version", ""},
       {"grad_dtype: bf16", "not supported in this version", "f32"},
       {"max_restarts: 3", "not supported in this version", ""},
-      {"dataset: {a: b}", "found a map", ""},
+      {"dataset: {a: b}", "an entry of dataset has no a", "path"},
+      {"dataset: [{path: a, wieght: 2}]", "has no wieght", "did you mean weight?"},
+      {"dataset: [{weight: 2}]", "without a path", ""},
+      {"dataset: [{path: [a, b]}]", "a list that holds a list", ""},
+      {"dataset: [{path: a}]\ndataset_weights: [1]", "dataset_weights is set twice", ""},
       {"dataset: [[a]]", "a list that holds a list", ""},
       {"chat_template_kwargs: 3", "a map of names to values", ""},
       {"seed: 1\nseed: 2", "seed is given twice", "cfg.yaml:2"},
@@ -94,6 +98,19 @@ TEST(Load, ExpandingAliasesAreRefusedAtOnce) {
   EXPECT_TRUE(contains(complaint(bomb), "anchors"));
   EXPECT_TRUE(contains(complaint("dataset: " + std::string(5000, '[')), "nesting"));
   EXPECT_TRUE(contains(complaint(std::string((1 << 20) + 1, '#')), "1 MiB"));
+}
+
+TEST(Load, EntriesOfDatasetMayCarryTheirWeights) {
+  for (const char* text : {"dataset: [a.jsonl, {path: b.jsonl, weight: 0.5}, {path: c.jsonl}]",
+                           "train_dataset:\n- a.jsonl\n- path: b.jsonl\n  weight: 0.5\n- path: c.jsonl\n"}) {
+    const Loaded result = load_text(text, "cfg.yaml", {}, reader::train);
+    EXPECT_EQ(result.config.dataset, (std::vector<std::string>{"a.jsonl", "b.jsonl", "c.jsonl"}));
+    EXPECT_EQ(result.config.dataset_weights, (std::vector<std::string>{"1", "0.5", "1"}));
+    const Loaded again = load_text(resolved_yaml(result), "config.resolved.yaml", {}, reader::train);
+    EXPECT_EQ(again.config.dataset_weights, result.config.dataset_weights);
+  }
+  EXPECT_EQ(loaded("dataset: {path: a, weight: 2}").dataset_weights, std::vector<std::string>{"2"});
+  EXPECT_TRUE(loaded("dataset: [a, b]").dataset_weights.empty());
 }
 
 TEST(Load, FlagBeatsFileBeatsDefault) {
