@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "data/helpers.h"
@@ -328,6 +331,29 @@ TEST(Streaming, RefusesAWindowWhoseTokensHaveChanged) {
     EXPECT_NE(std::string(error.what()).find("has changed"), std::string::npos) << error.what();
     EXPECT_NE(error.where().find(path.filename().string()), std::string::npos) << error.where();
   }
+}
+
+// However slow the step is: no more conversations are tokenised than three windows and a block of rows hold.
+TEST(Streaming, HoldsNoMoreThanThreeWindows) {
+  constexpr int count = 4000, window = 100, block = 256, length = 16;
+  ScratchFolder folder;
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += testing_data::chat(std::string(6, 'q'), std::string(10, 'a')) + "\n";
+  StreamingOptions options = options_for({folder.write("a.jsonl", text)});
+  options.shuffle_buffer_size = window;
+  std::atomic<int64_t> encoded = 0;
+  StreamingBatches stream(options, [&encoded](const Conversation& conversation) {
+    ++encoded;
+    return testing_data::encode_letters(conversation);
+  });
+  for (int64_t used = 0; used + T / length <= count / 2;) {
+    stream.next();
+    used += T / length;
+    if (used % window == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time to run ahead
+    ASSERT_LE(encoded - used, 3 * window + block) << used;
+  }
+  EXPECT_GE(encoded, count / 2);
 }
 
 TEST(Streaming, EndsInTheMiddleOfAnything) {
