@@ -177,9 +177,9 @@ class FolderConfig {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw Error(ErrorKind::data, what, format("{}:{}", tree_.full("README.md").string(), node_.line),
-                choose_split("NAME"));
+    throw Error(ErrorKind::data, what, place(), choose_split("NAME"));
   }
+  std::string place() const { return format("{}:{}", tree_.full("README.md").string(), node_.line); }
   std::vector<fs::path> matches(const yaml::Node& patterns) const {
     if (patterns.kind == yaml::Kind::sequence) {
       std::vector<fs::path> out;
@@ -190,7 +190,10 @@ class FolderConfig {
     }
     const std::string base = text_of(member(node_, "data_dir"));
     std::vector<fs::path> out = files_matching(tree_, base, text_of(&patterns));
-    if (out.empty()) refuse(format("\"{}\" matches no file", text_of(&patterns)));
+    if (out.empty()) {
+      throw Error(ErrorKind::data, format("\"{}\" matches no file", text_of(&patterns)), place(),
+                  format("copy the files to the folder, correct the front matter, or {}", name_files));
+    }
     return out;
   }
 

@@ -47,8 +47,18 @@ json::Value parse_line(const JsonlLine& line) {
   } catch (const Error& e) {
     // The parser counts lines of its own text, which is one line here: only the column says something.
     const size_t column = e.where().rfind("column ");
-    throw RowError(RowProblem::malformed_json, e.what(),
-                   column == std::string::npos ? std::string() : e.where().substr(column),
+    const std::string where = column == std::string::npos ? std::string() : e.where().substr(column);
+    if (const size_t zero = line.text.find('\0'); zero != std::string_view::npos) {
+      throw RowError(
+          RowProblem::malformed_json, "the line has bytes of value 0",
+          format("byte {} of the file", line.offset + zero),
+          "copy the file again: such bytes are left by a write that was cut off; or remove the line");
+    }
+    if (line.text.find('\r') != std::string_view::npos) {
+      throw RowError(RowProblem::malformed_json, format("{}; the line has carriage returns in it", e.what()),
+                     where, "end lines with a newline, not with CR alone: tr '\\r' '\\n'");
+    }
+    throw RowError(RowProblem::malformed_json, e.what(), where,
                    "repair or remove the line; each line is one complete JSON object");
   }
   if (!row.is_object()) {

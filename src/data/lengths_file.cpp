@@ -34,6 +34,7 @@ class LengthLines {
 
   void take(std::string_view line) {
     if (++number_ > most_lines) fail("the file has more than 2^28 lines", "give a part of it");
+    if (number_ == 1 && line.substr(0, 3) == "\xEF\xBB\xBF") line.remove_prefix(3);  // byte order mark
     const std::string_view text = trimmed(line);
     if (text.empty()) return;
     int64_t length = 0;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/log.h"
 #include "data/arrow_plugin.h"
 #include "data/byte_source.h"
 #include "data/decompress.h"
@@ -14,6 +15,8 @@
 
 namespace deltatune {
 namespace {
+
+constexpr size_t most_looked_at = 4096;  // bytes from which a format is told
 
 [[noreturn]] void no_rows(const std::string& name) {
   throw Error(ErrorKind::data, "the file has no rows", name, "remove it from the dataset, or fill it");
@@ -63,6 +66,7 @@ void refuse_other_formats(std::string_view text, const std::string& name) {
       {"\xFF\xFE", "the file is UTF-16", "save it as UTF-8"},
       {"\xFE\xFF", "the file is UTF-16", "save it as UTF-8"},
       {"PAR1", "the file is compressed Parquet", "decompress it: Parquet compresses its own pages"},
+      {"version https://git-lfs", "the file is a pointer of Git LFS, not the data", "run `git lfs pull`"},
       {"PARE", "the file is encrypted Parquet", "write it without encryption"},
       {"PK\x03\x04", "the file is a zip archive", "unpack it"},
       {"BZh", "the file is compressed with bzip2", "compress it with gzip or zstd, or not at all"},
@@ -82,9 +86,22 @@ bool is_parquet(std::string_view bytes) {
   return bytes.substr(0, 4) == "PAR1";
 }
 
-// A file that is called Parquet but starts otherwise.
-void refuse_other_name(const fs::path& plain_name, const std::string& name) {
-  if (plain_name.extension() != ".parquet") return;
+// The first character that is no white space is that of a JSON row or array.
+bool starts_as_json(std::string_view text) {
+  JsonlLines lines(text);  // skips a byte order mark
+  JsonlLine first;
+  return lines.next(first) && (first.text[0] == '{' || first.text[0] == '[');
+}
+
+// May a file that starts with `start` be one document instead of lines? By its name; one that is called
+// Parquet but is JSON may be anything. Throws for one that is neither.
+bool may_be_document(const std::string& name, std::string_view start) {
+  const fs::path plain_name = without_compression(name);
+  if (plain_name.extension() != ".parquet") return plain_name.extension() == ".json";
+  if (starts_as_json(start)) {
+    log::info("{}: called Parquet, but it is JSON and is read as that", name);
+    return true;
+  }
   throw Error(ErrorKind::data, "the file is no Parquet: it does not start with PAR1", name,
               "copy or download it again; a file of the Git LFS kind needs `git lfs pull`");
 }
@@ -180,13 +197,6 @@ void visit_window(TextWindow& text, const std::string& name, const VisitRows& vi
   if (!any) no_rows(name);
 }
 
-// May the file be one document instead of lines? By its name.
-bool may_be_document(const std::string& name) {
-  const fs::path plain_name = without_compression(name);
-  refuse_other_name(plain_name, name);
-  return plain_name.extension() == ".json";
-}
-
 }  // namespace
 
 json::Value RawRow::parse() const {
@@ -240,10 +250,10 @@ void visit_values(const json::Value& rows, const std::string& name, const VisitR
 }
 
 void visit_stream(ByteStream& bytes, const std::string& name, const VisitRows& visit, BlockSize block) {
-  const bool document = may_be_document(name);
   TextWindow text(bytes, name);
-  text.fill(6);
+  text.fill(most_looked_at);
   refuse_other_formats(text.view(), name);
+  const bool document = may_be_document(name, text.view());
   if (text.compressed() && compression_of(text.view()) != Compression::none) {
     throw Error(ErrorKind::data, "the file is compressed twice", name, "decompress it once");
   }
@@ -272,8 +282,8 @@ void visit_bytes(std::string_view bytes, const std::string& name, const VisitRow
     visit_stream(piece, name, visit, block);
     return;
   }
-  const bool document = may_be_document(name);
   refuse_other_formats(bytes, name);
+  const bool document = may_be_document(name, bytes.substr(0, most_looked_at));
   if (document && is_one_document(bytes)) {
     visit_document(bytes, name, visit, block);
   } else {

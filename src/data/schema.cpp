@@ -286,6 +286,14 @@ std::string turns_field(const Value& row, const SchemaOptions& options) {
 [[noreturn]] void unknown_schema(const Value& row, const SchemaOptions& options) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : row.as_object()) keys.push_back(shortened(key));
+  for (const std::string& key :
+       {options.messages_field, std::string("messages"), std::string("conversations")}) {
+    const Value* turns = key.empty() ? nullptr : row.find(key);
+    if (turns == nullptr || !turns->is_null()) continue;
+    throw RowError(RowProblem::unknown_schema,
+                   format("{} is null: the row has no conversation", json::quote(key)),
+                   "its keys: " + list_of(keys), "fill it, or remove the row");
+  }
   const std::string what =
       !options.messages_field.empty()
           ? format("the row has neither {} nor \"input_ids\"", json::quote(options.messages_field))

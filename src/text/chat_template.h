@@ -7,8 +7,8 @@
 // what a message contains never counts. A template for which neither works is refused.
 //
 // Generation blocks are spans as they are; one that stops right before the end mark ("<|im_end|>") is
-// extended by it. Learnt spans end with the end mark, without the white space after it. Where a span starts is the choice of
-// RenderOptions::think_prefix.
+// extended by it. Learnt spans end with the end mark, without the white space after it. Where a span starts
+// is the choice of RenderOptions::think_prefix.
 #pragma once
 
 #include <memory>

@@ -136,7 +136,10 @@ TEST(Files, SplitsByReadme) {
   card("configs:\n- config_name: x\n  data_files: a\n- config_name: y\n  data_files: b");
   EXPECT_TRUE(has(refusal({folder.path().string()}, "train"), "several configurations (x, y)"));
   card("configs:\n- config_name: x\n  data_files: ../*");
-  EXPECT_TRUE(has(refusal({folder.path().string()}, "train"), "matches no file"));
+  const std::string missing = refusal({folder.path().string()}, "train");
+  EXPECT_TRUE(has(missing, "matches no file") && has(missing, "README.md:"));
+  EXPECT_FALSE(has(missing, "dataset_train_split")) << "no split is wrong here";
+  EXPECT_FALSE(has(refusal({(folder.path() / "none.jsonl").string()}, "train"), "dataset_train_split"));
   card("configs: [&a x, *a]");
   EXPECT_TRUE(has(refusal({folder.path().string()}, "train"), "README.md"));
   card("configs:\n- config_name: x\n  data_files:\n  - split: train");

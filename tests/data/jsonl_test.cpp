@@ -92,6 +92,16 @@ TEST(Jsonl, NamesTheColumnOfBadJson) {
   EXPECT_NO_THROW(parse_line(lines_of("{\"a\": \"\\ud83d\\ude00\"}")[0]));
 }
 
+TEST(Jsonl, SaysWhatMostLikelyHappenedToTheFile) {
+  const RowError zeros = error_of(std::string("{\"a\": 1}\n{\"b\": \0\0}", 19));
+  EXPECT_NE(std::string(zeros.what()).find("bytes of value 0"), std::string::npos) << zeros.text();
+  EXPECT_EQ(zeros.where(), "byte 15 of the file");
+  EXPECT_NE(zeros.fix().find("copy the file again"), std::string::npos);
+  const RowError mac = error_of("{\"a\": 1}\r{\"b\": 2}\r");
+  EXPECT_NE(std::string(mac.what()).find("carriage returns"), std::string::npos) << mac.text();
+  EXPECT_NE(mac.fix().find("tr '\\r' '\\n'"), std::string::npos) << mac.fix();
+}
+
 TEST(RowSource, LinesArraysAndBlocks) {
   const ScratchFolder folder;
   EXPECT_EQ(numbers_of(folder.write("a.jsonl", "{}\n\n{\"x\":1}\n")), "1:{} 3:{\"x\": 1} | ");

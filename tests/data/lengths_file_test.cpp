@@ -14,6 +14,10 @@ TEST(LengthsFile, ReadsOneLengthALine) {
   const fs::path path = folder.path() / "lengths.txt";
   write_file_atomic(path, "# made up\n12\r\n\n  7 # seven\n8192");
   EXPECT_EQ(read_lengths(path, 8192), (std::vector<int32_t>{12, 7, 8192}));
+  write_file_atomic(path,
+                    "\xEF\xBB\xBF"
+                    "5\n6\n");  // as some editors save text
+  EXPECT_EQ(read_lengths(path, 8192), (std::vector<int32_t>{5, 6}));
   // Longer than one read of the file.
   std::string many;
   for (int i = 1; i <= 50000; ++i) many += std::to_string(i % 8192 + 1) + "\n";

@@ -191,8 +191,22 @@ TEST_F(Parquet, OtherFilesOfThatNameAreRefused) {
   ScratchFolder scratch;
   const std::string pointer = scratch.write("a.parquet", "version https://git-lfs.github.com/spec/v1\n");
   const std::string text = error_of([&] { rows_of(pointer); });
-  EXPECT_NE(text.find("no Parquet"), std::string::npos) << text;
+  EXPECT_NE(text.find("pointer of Git LFS"), std::string::npos) << text;
   EXPECT_NE(text.find("git lfs pull"), std::string::npos) << text;
+  const std::string other = error_of([&] { rows_of(scratch.write("b.parquet", "id,text\n1,a\n")); });
+  EXPECT_NE(other.find("no Parquet"), std::string::npos) << other;
+}
+
+// What a file is, its first bytes say.
+TEST_F(Parquet, NamesDoNotDecide) {
+  ScratchFolder scratch;
+  const std::string lines = "{\"id\": 1}\n{\"id\": 2}\n";
+  const std::string expected = rows_of(scratch.write("plain.jsonl", lines));
+  EXPECT_EQ(rows_of(scratch.write("lines.parquet", lines)), expected);
+  EXPECT_EQ(rows_of(scratch.write("bom.parquet", "\xEF\xBB\xBF" + lines)), expected);
+  EXPECT_NE(rows_of(scratch.write("array.parquet", "[{\"id\": 1},\n{\"id\": 2}]")), "");
+  EXPECT_EQ(rows_of(scratch.write("columns.jsonl", read_file(folder / "chat-zstd.parquet"))),
+            rows_of(folder / "chat-zstd.parquet"));
 }
 
 TEST_F(Parquet, FoldersOfTheHubAreRead) {

@@ -265,9 +265,11 @@ TEST(Schema, PromptAndCompletionRefuses) {
            {"not the first"}},
       },
       auto_schema());
-  expect_refused({{R"({"completion": "c"})", RowProblem::unknown_schema, {"no prompt"}},
-                  {R"({"text": "c"})", RowProblem::unknown_schema, {"prompt_completion", "text"}}},
-                 only(Schema::prompt_completion));
+  expect_refused(
+      {{R"({"completion": "c"})", RowProblem::unknown_schema, {"no prompt"}},
+       {R"({"messages": null, "id": 1})", RowProblem::unknown_schema, {"\"messages\" is null", "id"}},
+       {R"({"text": "c"})", RowProblem::unknown_schema, {"prompt_completion", "text"}}},
+      only(Schema::prompt_completion));
 }
 
 TEST(Schema, DetectionFollowsTheOrder) {
