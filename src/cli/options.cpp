@@ -274,9 +274,9 @@ void device_rows(Table& t) {
   t.add("rank_status", &Config::rank_status, train,
         "file in which a rank tells the program that started it how it is; --nproc sets it")
       .command_line();
-  t.add("max_restarts", &Config::max_restarts, train, "times a failed run is started again")
-      .at_least(0)
-      .not_yet();
+  t.add("max_restarts", &Config::max_restarts, train,
+        "times the ranks are started again from the latest checkpoint after one was killed, hung or failed")
+      .at_least(0);
   t.add("allow_slow_kernels", &Config::allow_slow_kernels, with_model | bench,
         "run even where an operation has only its plain, slow kernel on this GPU (f32 has no others)");
   t.add("deterministic", &Config::deterministic, with_model | parity | bench,

@@ -1,32 +1,18 @@
 // `deltatune train cfg.yaml`: on one rank, as one of the ranks that a launcher has started, or as the
 // supervisor of ranks that it starts itself.
-#include <chrono>
-#include <optional>
-
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "cli/device.h"
 #include "cli/rank_supervisor.h"
 #include "cli/verbs.h"
+#include "cli/world.h"
 #include "comm/launch.h"
-#include "comm/mpi_plugin.h"
 #include "comm/rank_status.h"
 #include "train/run.h"
 
 namespace deltatune::cli {
 namespace {
-
-std::unique_ptr<Communicator> open_world(const Device& device, const Launch& launch, const Config& config) {
-  if (launch.world_size == 1) return make_solo_communicator();
-  if (device.target() != Target::cpu) {
-    throw Error(
-        ErrorKind::usage,
-        format("training on {} GPUs is not supported in this version of deltatune", launch.world_size),
-        "nproc", "train on one GPU, or on several ranks of the CPU with device: cpu");
-  }
-  return make_mpi_communicator(launch.rank, launch.world_size, std::chrono::seconds(config.ddp_timeout));
-}
 
 int train_as_rank(const Invocation& call, const Launch& launch, RankStatus* status) {
   Config config = call.config();
@@ -36,9 +22,10 @@ int train_as_rank(const Invocation& call, const Launch& launch, RankStatus* stat
   if (!config.dry_run) config.nproc = launch.world_size;
   log::set_rank(launch.rank, launch.world_size);
   if (launch.rank > 0) log::set_level(log::Level::error);  // what it would warn of, rank 0 has said
-  const auto device = open_device(config);
-  const auto comm = open_world(*device, launch, config);
-  return run_training(*device, *comm, config, {call.command_line, resolved_yaml(call.loaded), status});
+  if (status != nullptr && status->resume()) config.resume_from_checkpoint = "true";
+  const World world = open_world(call.loaded, launch);
+  return run_training(*world.device, *world.comm, config,
+                      {call.command_line, resolved_yaml(call.loaded), status});
 }
 
 // A rank with a supervisor leaves its last words to it.
@@ -56,20 +43,30 @@ int train_supervised(const Invocation& call, const Launch& launch) {
   }
 }
 
+int supervise(const Invocation& call) {
+  const Config& config = call.config();
+  RankJob job;
+  job.words = call.words;
+  job.ranks = static_cast<int>(config.nproc);
+  job.max_restarts = config.max_restarts;
+  const bool gpu = wants_gpu(config);
+  job.mpi = !gpu && job.ranks > 1;
+  if (gpu && job.ranks > 1 && gpu_count() < job.ranks) {
+    throw Error(ErrorKind::resource,
+                format("{} ranks are wanted, this machine shows {} GPUs", job.ranks, gpu_count()), "nproc",
+                "lower nproc, or look at CUDA_VISIBLE_DEVICES and `deltatune doctor`");
+  }
+  return run_ranks(job);
+}
+
 }  // namespace
 
 int verb_train(const Invocation& call) {
   const Config& config = call.config();
   const Launch launch = config.dry_run ? Launch{} : launch_of_environment();
   if (!config.rank_status.empty()) return train_supervised(call, launch);
-  if (launch.launcher.empty() && config.nproc > 1 && !config.dry_run) {
-    if (config.device == "cuda") {
-      throw Error(ErrorKind::usage,
-                  format("training on {} GPUs is not supported in this version of deltatune", config.nproc),
-                  "nproc", "train on one GPU, or on several ranks of the CPU with device: cpu");
-    }
-    return run_ranks(call.words, static_cast<int>(config.nproc));
-  }
+  const bool alone = launch.launcher.empty() && !config.dry_run;
+  if (alone && (config.nproc > 1 || config.max_restarts > 0)) return supervise(call);
   return train_as_rank(call, launch, nullptr);
 }
 

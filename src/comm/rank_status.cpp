@@ -26,6 +26,11 @@ struct RankStatus::Record {
   std::array<char, 1024> what, where, fix;
 };
 
+struct RankStatus::Order {
+  std::atomic<int64_t> restarts;
+  std::atomic<int64_t> resume;
+};
+
 namespace {
 
 template <size_t n>
@@ -75,7 +80,7 @@ RankStatus::~RankStatus() {
 }
 
 RankStatus RankStatus::create(const std::filesystem::path& path, int ranks) {
-  size_t bytes = sizeof(Record) * static_cast<size_t>(ranks);
+  size_t bytes = size_for(ranks);
   void* memory = map(path, O_CREAT | O_EXCL, bytes);  // zeros are empty records
   return {memory, bytes, ranks, -1};
 }
@@ -83,8 +88,9 @@ RankStatus RankStatus::create(const std::filesystem::path& path, int ranks) {
 RankStatus RankStatus::join(const std::filesystem::path& path, int rank) {
   size_t bytes = 0;
   void* memory = map(path, 0, bytes);
-  RankStatus out(memory, bytes, static_cast<int>(bytes / sizeof(Record)), rank);
-  if (bytes % sizeof(Record) != 0 || rank < 0 || rank >= out.ranks_) {
+  const int ranks = bytes < sizeof(Order) ? 0 : static_cast<int>((bytes - sizeof(Order)) / sizeof(Record));
+  RankStatus out(memory, bytes, ranks, rank);
+  if (bytes != size_for(ranks) || rank < 0 || rank >= ranks) {
     throw Error(ErrorKind::usage, format("the status file has no record of rank {}", rank), path.string(),
                 "leave rank_status to --nproc, which sets it");
   }
@@ -95,7 +101,23 @@ RankStatus RankStatus::join(const std::filesystem::path& path, int rank) {
 
 RankStatus::Record& RankStatus::record(int rank) const {
   DELTATUNE_ASSERT(rank >= 0 && rank < ranks_);
-  return static_cast<Record*>(memory_)[rank];
+  auto* records = static_cast<std::byte*>(memory_) + sizeof(Order);
+  return reinterpret_cast<Record*>(records)[rank];
+}
+
+size_t RankStatus::size_for(int ranks) {
+  return sizeof(Order) + sizeof(Record) * static_cast<size_t>(ranks);
+}
+
+void RankStatus::restarted(int64_t times, bool resume) {
+  order().restarts = times;
+  order().resume = resume ? 1 : 0;
+}
+int64_t RankStatus::restarts() const {
+  return order().restarts;
+}
+bool RankStatus::resume() const {
+  return order().resume != 0;
 }
 
 void RankStatus::at(int64_t step, const char* phase) {
@@ -113,6 +135,10 @@ void RankStatus::fail(const Error& error) {
 
 int64_t RankStatus::process(int rank) const {
   return record(rank).process;
+}
+
+int64_t RankStatus::step(int rank) const {
+  return record(rank).step;
 }
 
 std::string RankStatus::place(int rank) const {

@@ -54,7 +54,6 @@ TEST(Load, RefusesWithPlaceAndAdvice) {
       {"optim: adamw_8bit", "not supported in this version", "adamw"},
       {"report_to: [jsonl, tensorboard]", "not supported in this version", ""},
       {"grad_dtype: bf16", "not supported in this version", "f32"},
-      {"max_restarts: 3", "not supported in this version", ""},
       {"dataset: {a: b}", "an entry of dataset has no a", "path"},
       {"dataset: [{path: a, wieght: 2}]", "has no wieght", "did you mean weight?"},
       {"dataset: [{weight: 2}]", "without a path", ""},

@@ -1,7 +1,7 @@
 // What the supervisor understands of mpirun.
-#include "cli/rank_supervisor.h"
-
 #include <gtest/gtest.h>
+
+#include "cli/rank_launch.h"
 
 namespace deltatune::cli {
 namespace {
