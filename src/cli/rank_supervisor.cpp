@@ -55,6 +55,8 @@ class StatusFolder {
   for (int rank = 0; rank < status.ranks(); ++rank) {
     const std::optional<Error> failure = status.failure(rank);
     if (!failure) continue;
+    // All ranks see together that the numbers diverge, and say whose it was.
+    if (failure->kind() == ErrorKind::diverged) throw Error(*failure);
     if (failure->kind() != ErrorKind::distributed) throw failure->within(status.place(rank));
     if (!peer) peer = failure;
   }

@@ -55,6 +55,15 @@ int64_t max_over_ranks(Communicator& comm, int64_t value) {
   return *std::max_element(values.begin(), values.end());
 }
 
+std::vector<int> ranks_where(Communicator& comm, bool yes) {
+  std::vector<int> out;
+  const std::vector<std::string> all = comm.exchange(yes ? "y" : "n");
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] == "y") out.push_back(static_cast<int>(rank));
+  }
+  return out;
+}
+
 std::string from_rank_0(Communicator& comm, const std::string& text) {
   return comm.exchange(comm.rank() == 0 ? text : std::string()).front();
 }

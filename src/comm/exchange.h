@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -15,6 +16,8 @@ void sum_over_ranks(Communicator&, std::initializer_list<int64_t*> values);
 double sum_over_ranks(Communicator&, double value);
 int64_t min_over_ranks(Communicator&, int64_t value);
 int64_t max_over_ranks(Communicator&, int64_t value);
+/// The ranks that say yes.
+std::vector<int> ranks_where(Communicator&, bool yes);
 /// What rank 0 says, on every rank.
 std::string from_rank_0(Communicator&, const std::string& text);
 

@@ -60,6 +60,7 @@ void ParamStore::place_groups() {
     f32_m = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam m of weights kept in f32");
     f32_v = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam v of weights kept in f32");
     sum_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm");
+    own_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm of this rank");
   }
   int64_t at = 0;
   for (size_t g = 0; g <= count_groups; ++g) {
@@ -139,6 +140,10 @@ void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
 void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_norm) {
   wait_for_reductions(stream);
   const Group& f32_group = groups_.back();
+  if (sharded()) {
+    ops::fill(stream, own_squares_, 0);
+    if (f32_group.grads.count() > 0) ops::sum_squares(stream, own_squares_, f32_group.grads);
+  }
   all_reduce(stream, f32_group.grads);
   ops::fill(stream, sum_squares_, 0);
   for (size_t g = 0; g + 1 < groups_.size(); ++g) ops::sum_squares(stream, sum_squares_, groups_[g].grads);

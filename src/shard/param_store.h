@@ -97,6 +97,10 @@ class ParamStore {
   /// The two halves of step(): the norm and what follows from it, then the update.
   void measure_gradients(Stream&, Tensor scalars_8, float max_norm);
   void apply_gradients(Stream&, CTensor scalars_8);
+  /// f64 [1], after measure_gradients() where the world has more than one rank: sum of squares of what this
+  /// rank itself gave to the f32 group's gradients. Every layer has a part in them, and what is not finite in
+  /// a gradient makes those of the layers before it so: it tells whose it was.
+  CTensor own_squares() const { return own_squares_; }
 
   /// Reads every slice from a checkpoint (Error{model} naming missing tensors or wrong shapes); moments start
   /// at zero.
@@ -162,7 +166,7 @@ class ParamStore {
   std::vector<Group> groups_;  ///< per table group, and one more at the end: the f32 group
   std::vector<CTensor> weights_;
   std::vector<Tensor> grads_;
-  Tensor sum_squares_;  ///< f64 [1]
+  Tensor sum_squares_, own_squares_;  ///< f64 [1]
   // Where the world has more than one rank: memory for whole groups, two slots for blocks, one each (or one)
   // for the others.
   /// A point in the work of one of the two streams, in the part of a step that is under way. Nobody waits for

@@ -324,10 +324,13 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, exchange_->given);
+  const bool several = comm_.world_size() > 1;
+  if (several) stream_->download(&exchange_->own_loss_sum, loss_sum_1_);
   store_->all_reduce(*stream_, loss_sum_1_);
   part(StepGraphs::measure, [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
   stream_->download(&exchange_->loss_sum, loss_sum_1_);
   stream_->download(exchange_->results, scalars_8_);
+  if (several) stream_->download(&exchange_->own_squares, store_->own_squares());
   stream_->record(results_known_);
   // While the device updates, the host reports and prepares the next row: the device does not wait for it.
   part(StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
@@ -337,6 +340,9 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
   result.loss_sum = exchange_->loss_sum;
   result.grad_norm = double{exchange_->results[StepScalar::gradient_norm]};
   result.nonfinite = exchange_->results[StepScalar::nonfinite] != 0;
+  result.own_nonfinite =
+      several ? !std::isfinite(exchange_->own_loss_sum) || !std::isfinite(exchange_->own_squares)
+              : result.nonfinite;
   return result;
 }
 

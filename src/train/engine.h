@@ -52,9 +52,10 @@ KernelRequest kernel_request(const ModelConfig&, const EngineOptions& options, c
 
 /// What one optimizer step did.
 struct UpdateResult {
-  double loss_sum = 0;   ///< over the window
-  double grad_norm = 0;  ///< of the mean loss, before clipping
-  bool nonfinite = false;
+  double loss_sum = 0;         ///< over the window
+  double grad_norm = 0;        ///< of the mean loss, before clipping
+  bool nonfinite = false;      ///< of all ranks together: nothing was updated
+  bool own_nonfinite = false;  ///< as far as it is known, this rank's own loss or gradient
 };
 
 class Engine {
@@ -101,6 +102,7 @@ class Engine {
   /// What crosses between host and device in update(), in staging memory.
   struct Exchange {
     double loss_sum;
+    double own_loss_sum, own_squares;  ///< before they are summed over ranks
     float given[StepScalar::count];
     float results[StepScalar::count];
   };

@@ -234,6 +234,7 @@ class TrainingRun {
     info_.set("data_fingerprint", stream_->fingerprint());
     info_.set("total_steps", total_steps_);
     info_.set("world_size", int64_t{comm_.world_size()});
+    if (status_ != nullptr) info_.set("restarts", status_->restarts());
   }
 
   // What each rank may take, where CPU ranks share a machine's memory: the same on all.
@@ -365,13 +366,18 @@ class TrainingRun {
     json::Value fields;
     fields.set("step", report.step);
     fields.set("message", "loss or gradient is not finite");
+    const std::vector<int>& ranks = report.nonfinite_ranks;
+    const std::string whose = ranks.empty() ? "" : name_ranks(ranks) + ", ";
+    if (!ranks.empty()) fields.set("ranks", json::Array(ranks.begin(), ranks.end()));
     if (leads_) metrics_->event("nan", fields);
     if (config_.on_nonfinite == "skip") {
-      warn(report.step, format("step {}: loss or gradient is not finite; the step is skipped", report.step));
+      warn(report.step,
+           format("{}step {}: loss or gradient is not finite; the step is skipped", whose, report.step));
       return;
     }
     throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),
-                format("loss sum {}, gradient norm {}", report.loss_sum, report.grad_norm),
+                format("{}step {}, forward and backward: loss sum {}, gradient norm {}", whose, report.step,
+                       report.loss_sum, report.grad_norm),
                 "lower learning_rate, look at the rows with `deltatune data show`, or skip such steps with "
                 "on_nonfinite: skip; the last checkpoint is kept");
   }

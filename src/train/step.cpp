@@ -40,6 +40,8 @@ StepReport Trainer::step() {
     report.grad_norm = result.grad_norm;
     report.nonfinite = result.nonfinite || !std::isfinite(result.loss_sum);
     if (!result.nonfinite) ++updates_done_;
+    if (report.nonfinite && engine_.comm().world_size() > 1)
+      report.nonfinite_ranks = ranks_where(engine_.comm(), result.own_nonfinite);
   } else {
     report.empty = true;
   }

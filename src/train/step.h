@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/json.h"
 #include "data/row_stream.h"
@@ -21,10 +22,11 @@ struct StepReport {
   int64_t documents = 0;
   double grad_norm = 0;  ///< of the mean loss, before clipping
   double learning_rate = 0;
-  double seconds = 0;       ///< of this rank
-  double data_seconds = 0;  ///< of which waiting for batches
-  bool nonfinite = false;   ///< loss or gradient: nothing was updated
-  bool empty = false;       ///< no target in the whole window: nothing was updated
+  double seconds = 0;                ///< of this rank
+  double data_seconds = 0;           ///< of which waiting for batches
+  bool nonfinite = false;            ///< loss or gradient: nothing was updated
+  std::vector<int> nonfinite_ranks;  ///< whose it was, as far as that is known
+  bool empty = false;                ///< no target in the whole window: nothing was updated
 
   double loss() const { return targets > 0 ? loss_sum / static_cast<double>(targets) : 0; }
 };

@@ -1,14 +1,17 @@
 // Joining by processes over TCP: late ranks, wrong variables, strangers and hostile bytes on the port, killed
 // processes. Each rank is a forked process that writes down how it ended.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -323,6 +326,65 @@ TEST(HostJoinTest, AKilledProcessIsNoticedAtOnce) {
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(10));
   }
+}
+
+// Two network namespaces with a cable between them stand in for two machines.
+struct Machines {
+  Machines() {
+    const std::string id = std::to_string(::getpid());
+    a = "dta" + id;
+    b = "dtb" + id;
+    const auto in = [](const std::string& name, const std::string& rest) {
+      return "ip -n " + name + " " + rest + " && ";
+    };
+    const std::string command =
+        "exec 2>/dev/null; ip netns add " + a + " && ip netns add " + b + " && ip link add va" + id +
+        " type veth peer name vb" + id + " && ip link set va" + id + " netns " + a + " && ip link set vb" +
+        id + " netns " + b + " && " + in(a, "addr add 10.77.0.1/24 dev va" + id) +
+        in(b, "addr add 10.77.0.2/24 dev vb" + id) + in(a, "-6 addr add fd77::1/64 dev va" + id + " nodad") +
+        in(b, "-6 addr add fd77::2/64 dev vb" + id + " nodad") + in(a, "link set va" + id + " up") +
+        in(b, "link set vb" + id + " up") + in(a, "link set lo up") + in(b, "link set lo up") + "true";
+    there = std::system(command.c_str()) == 0;
+  }
+  ~Machines() {
+    if (std::system(("ip netns del " + a + " 2>/dev/null; ip netns del " + b + " 2>/dev/null").c_str()) != 0)
+      return;
+  }
+  static void enter(const std::string& name) {
+    const FileHandle space(::open(("/var/run/netns/" + name).c_str(), O_RDONLY | O_CLOEXEC));
+    if (::setns(space.get(), CLONE_NEWNET) != 0) throw Error(ErrorKind::resource, "setns failed");
+  }
+  std::string a, b;
+  bool there = false;
+};
+
+TEST(HostJoinTest, TwoMachines) {
+  const Machines machines;
+  if (!machines.there)
+    GTEST_SKIP() << "network namespaces are not permitted here (or Debian's iproute2 is missing)";
+  for (const char* address : {"10.77.0.1", "fd77::1"}) {
+    Processes processes;
+    for (int r = 0; r < 4; ++r) {
+      processes.start(std::to_string(r), [&, r] {
+        Machines::enter(r < 2 ? machines.a : machines.b);
+        Launch launch = rank_of(r, 4, 29711, address);
+        launch.local_rank = r % 2;
+        launch.local_world_size = 2;
+        meet(launch, options());
+      });
+    }
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(processes.end_of(std::to_string(r)), "done") << address << " " << r;
+  }
+  // The address of the other machine: rank 0 listens, but nobody finds it there.
+  Processes processes;
+  for (int r = 0; r < 2; ++r) {
+    processes.start(std::to_string(r), [&, r] {
+      Machines::enter(r == 0 ? machines.a : machines.b);
+      meet(rank_of(r, 2, 29712, "10.77.0.2"), options(milliseconds(600)));
+    });
+  }
+  EXPECT_EQ(processes.what("0"), "rank 1 did not come to 10.77.0.2:29712 within 0.6 s");
+  EXPECT_EQ(processes.what("1").rfind("rank 0 was not found at 10.77.0.2:29712 within 0.6 s: ", 0), 0u);
 }
 
 TEST(HostJoinTest, WithoutAnAddressNobodyMeets) {

@@ -1,5 +1,7 @@
 // Ranks that are killed, hang, fail, diverge or cannot write: one message, the exit code that belongs to it,
 // nobody left behind, and the last checkpoint in place. And runs that start again by themselves.
+#include <cstring>
+
 #include "e2e/ranks.h"
 
 namespace deltatune {
@@ -46,24 +48,103 @@ TEST_F(Ranks, AFullDiskIsOneMessageAndLeavesTheOldCheckpoint) {
   EXPECT_FALSE(fs::exists(folder / "full/checkpoint-3"));
 }
 
-TEST_F(Ranks, DivergenceIsOneMessage) {
-  train(to("first", 1, 1, {{"max_steps", "1"}, {"warmup_steps", "0"}}));
-  // The largest float in all of one matrix: its products overflow.
-  const fs::path weights = folder / "first/model.safetensors";
+// A model whose every forward pass overflows: gate and up projection of a layer are so large that their
+// product is infinite.
+void write_overflowing_model(const Ranks& ranks) {
+  ranks.train(ranks.to("first", 1, 1, {{"max_steps", "1"}, {"warmup_steps", "0"}}));
+  const fs::path weights = ranks.folder / "first/model.safetensors";
   std::string bytes = slurp(weights);
   {
     const SafetensorsFile file(weights);
-    const StoredTensor& down = *file.find("model.layers.1.mlp.down_proj.weight");
-    const auto begin = static_cast<size_t>(file.bytes(down).data() - file.all().data());
-    for (size_t i = 0; i < down.size; i += 4) bytes.replace(begin + i, 4, "\xff\xff\x7f\x7f");
+    for (const char* name : {"gate_proj", "up_proj"}) {
+      const StoredTensor& tensor = *file.find(std::string("model.layers.1.mlp.") + name + ".weight");
+      const auto begin = static_cast<size_t>(file.bytes(tensor).data() - file.all().data());
+      const float large = 1e30f;
+      for (size_t i = 0; i < tensor.size; i += 4) std::memcpy(bytes.data() + begin + i, &large, 4);
+    }
   }
   write_text(weights, bytes);
-  const ProgramResult result = run_verb(
+}
+
+TEST_F(Ranks, DivergenceIsOneMessage) {
+  write_overflowing_model(*this);
+  const Keys diverging = {
+      {"model_name_or_path", (folder / "first").string()}, {"init", "pretrained"}, {"max_steps", "3"}};
+  const ProgramResult result = run_verb("train", to("nan", 2, 1, diverging));
+  expect_error(result, 6, "not finite at step 1");
+  EXPECT_NE(result.err.find("  where: ranks 0 and 1, step 1, forward and backward: loss sum "),
+            std::string::npos)
+      << result.err;
+  EXPECT_EQ(count_errors(result.err), 1) << result.err;
+  EXPECT_FALSE(latest_complete_checkpoint(folder / "nan").has_value());
+  // Skipped steps are skipped by all, and a run of nothing else ends in an error as well.
+  const ProgramResult skipped =
+      run_verb("train", to("skip", 2, 1, with(diverging, {{"on_nonfinite", "skip"}})));
+  expect_error(skipped, 6, "no step has updated the weights");
+  EXPECT_EQ(count_errors(skipped.err), 1) << skipped.err;
+  ASSERT_EQ(events(folder / "skip", "nan").size(), 3u);
+  EXPECT_EQ(json::dump(events(folder / "skip", "nan")[2].at("ranks"), 0), json::dump(json::Array{0, 1}, 0));
+}
+
+// Started again from the latest checkpoint, a run that lost a rank gives what an undisturbed one gives.
+TEST_F(Ranks, ALostRankIsStartedAgain) {
+  for (const int ranks : {2, 1}) {
+    const std::string name = std::to_string(ranks);
+    const Keys more = {{"max_steps", "40"}, {"lr_scheduler_type", "constant"}, {"max_restarts", "2"}};
+    train(to("calm" + name, ranks, 2, more));
+    Child child(folder, to("lost" + name, ranks, 2, more));
+    ASSERT_TRUE(child.until([&] { return fs::exists(folder / ("lost" + name) / "checkpoint-3"); }))
+        << child.log();
+    const auto processes = rank_processes(child.config());
+    ASSERT_EQ(processes.size(), static_cast<size_t>(ranks));
+    ::kill(processes.at(ranks - 1), SIGKILL);
+    EXPECT_EQ(child.wait(), 0) << child.log();
+    EXPECT_NE(child.log().find("rank " + std::to_string(ranks - 1) + " was ended by signal 9"),
+              std::string::npos)
+        << child.log();
+    EXPECT_NE(child.log().find("restart 1 of 2, from the latest checkpoint"), std::string::npos)
+        << child.log();
+    EXPECT_EQ(count_errors(child.log()), 0) << child.log();
+    EXPECT_TRUE(bytes("lost" + name) == bytes("calm" + name));
+    EXPECT_EQ(step_lines(folder / ("lost" + name)), step_lines(folder / ("calm" + name)));
+    const json::Value run = json::parse_file((folder / ("lost" + name) / "run.json").string());
+    EXPECT_EQ(run.at("restarts").as_integer(), 1);
+  }
+}
+
+// A few of the kills that tools/kill_ranks.py does by the dozen.
+TEST_F(Ranks, KilledAtAnyMomentARunIsResumable) {
+  if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
+  const fs::path log = folder / "kills.log";
+  const std::string command = "python3 '" + (source_dir / "tools/kill_ranks.py").string() + "' '" +
+                              DELTATUNE_BINARY + "' --kills 4 --seed 3 --folder '" +
+                              (folder / "kills").string() + "' >'" + log.string() + "' 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << slurp(log);
+}
+
+// Neither mistakes nor divergence get another try; a rank that is lost each time gets no more than allowed.
+TEST_F(Ranks, RestartsHaveLimits) {
+  write_overflowing_model(*this);
+  const Keys twice = {{"max_restarts", "2"}};
+  const ProgramResult diverged = run_verb(
       "train",
       to("nan", 2, 1,
-         {{"model_name_or_path", (folder / "first").string()}, {"init", "pretrained"}, {"max_steps", "3"}}));
-  expect_error(result, 6, "not finite at step 1");
-  EXPECT_EQ(count_errors(result.err), 1) << result.err;
+         with(twice, {{"model_name_or_path", (folder / "first").string()}, {"init", "pretrained"}})));
+  expect_error(diverged, 6, "not finite at step 1");
+  EXPECT_EQ(diverged.err.find("restart"), std::string::npos) << diverged.err;
+  const ProgramResult mistaken =
+      run_verb("train", to("bad", 2, 1, with(twice, {{"dataset", (folder / "none.jsonl").string()}})));
+  EXPECT_NE(mistaken.code, 0);
+  EXPECT_EQ(mistaken.err.find("restart"), std::string::npos) << mistaken.err;
+  const fs::path demo = source_dir / "examples/demo/model";
+  const ProgramResult full =
+      run_verb("train", to("full", 2, 1, with(twice, {{"model_name_or_path", demo.string()}})), "",
+               "ulimit -f 20000;");
+  expect_error(full, 4, "cannot write");
+  EXPECT_NE(full.err.find("restart 1 of 2"), std::string::npos) << full.err;
+  EXPECT_NE(full.err.find("restart 2 of 2"), std::string::npos) << full.err;
+  EXPECT_EQ(full.err.find("restart 3"), std::string::npos) << full.err;
+  EXPECT_EQ(count_errors(full.err), 1) << full.err;
 }
 
 }  // namespace

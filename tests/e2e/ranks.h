@@ -23,9 +23,13 @@ inline std::map<int, pid_t> rank_processes(const fs::path& config) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const std::string words = slurp(entry.path() / "cmdline");
     if (words.find(config.string()) == std::string::npos || words.rfind("mpirun", 0) == 0) continue;
-    const std::string environment = slurp(entry.path() / "environ"), key = "OMPI_COMM_WORLD_RANK=";
-    const size_t at = environment.find(key);
-    if (at != std::string::npos) out[std::atoi(environment.c_str() + at + key.size())] = std::stoi(name);
+    const std::string environment = slurp(entry.path() / "environ");
+    for (const std::string key : {"OMPI_COMM_WORLD_RANK=", "LOCAL_RANK="}) {
+      const size_t at = environment.find(key);
+      if (at == std::string::npos) continue;
+      out[std::atoi(environment.c_str() + at + key.size())] = std::stoi(name);
+      break;
+    }
   }
   return out;
 }

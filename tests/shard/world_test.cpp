@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "comm/exchange.h"
 #include "shard/rank_engine.h"
 #include "train/evaluate.h"
 
@@ -219,6 +220,8 @@ TEST(WorldTest, NotFiniteOnOneRankIsNotFiniteOnAll) {
     const std::vector<std::byte> before = rank.state();
     const UpdateResult result = rank.engine.update(1e-2, 1, 80);
     EXPECT_TRUE(result.nonfinite);
+    EXPECT_EQ(result.own_nonfinite, comm.rank() == 2);
+    EXPECT_EQ(ranks_where(comm, result.own_nonfinite), std::vector<int>{2});
     EXPECT_TRUE(rank.state() == before);
   });
 }
