@@ -3,7 +3,8 @@
 // Columns are streamed page by page (buffered streams, no pre-buffering), so that a row group of gigabytes
 // needs no more memory than a small one. All that Arrow allocates for a file comes from one capped pool:
 // sizes in a corrupt footer or page header meet the cap, not the machine. What the metadata promises is
-// checked against what was read. Values are made later, by whoever asks for the rows.
+// checked against what was read. A thread decodes a few batches ahead of the rows that are looked at, which
+// also keeps a store's answers coming. Values are made later, by whoever asks for the rows.
 #include <arrow/array/array_nested.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/memory_pool.h>
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <vector>
 
 #include "arrow_plugin/column_values.h"
@@ -24,6 +26,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "data/ahead.h"
 
 namespace deltatune {
 namespace {
@@ -32,6 +35,7 @@ constexpr int64_t memory_cap = int64_t{512} << 20;      // of one open file
 constexpr int64_t buffers_of_file = int64_t{64} << 20;  // shared by the streams of all columns
 constexpr int64_t bytes_of_batch = int64_t{8} << 20;
 constexpr int64_t most_rows_of_batch = 1024;
+constexpr size_t batches_ahead = 3;
 constexpr int deepest = 64;  // levels of nesting
 constexpr const char* get_again = "copy or download the file again, and compare its checksum";
 
@@ -156,54 +160,73 @@ class ParquetRows {
   }
 
   void visit(const VisitRows& visit, const BlockSize& block) {
-    const auto metadata = reader_->parquet_reader()->metadata();
-    int64_t before = 0;
-    for (int g = 0; g < metadata->num_row_groups(); ++g) {
-      const auto group = metadata->RowGroup(g);
-      const int64_t promised = group->num_rows();
-      if (promised < 0) fail("the file is corrupt: a negative number of rows", place(g));
-      if (promised == 0) continue;
-      const int64_t bytes_of_row = std::max<int64_t>(group->total_byte_size(), 0) / promised + 1;
-      const auto limit = std::min<int64_t>(most_rows_of_batch, static_cast<int64_t>(block.rows));
-      reader_->set_batch_size(std::clamp<int64_t>(bytes_of_batch / bytes_of_row, 1, limit));
-      const int64_t read = visit_group(g, before, visit);
-      if (read < 0) return;
-      if (read != promised) {
-        fail(format("the file is corrupt: {} rows where its metadata says {}", read, promised), place(g));
+    most_rows_ = std::min<int64_t>(most_rows_of_batch, static_cast<int64_t>(block.rows));
+    bool any = false;
+    Ahead<Decoded> decoded([this] { return next_batch(); }, batches_ahead);
+    while (const std::optional<Decoded> next = decoded.next()) {
+      const ArrowRows rows(*next->batch);
+      report(rows.left_out());
+      std::vector<RawRow> raw(static_cast<size_t>(next->batch->num_rows()));
+      for (size_t i = 0; i < raw.size(); ++i) {
+        raw[i].batch = &rows;
+        raw[i].index = static_cast<int64_t>(i);
+        raw[i].number = next->rows_before + raw[i].index + 1;
       }
-      before += read;
+      any = any || !raw.empty();
+      if (!raw.empty() && !visit(raw)) return;
     }
-    if (before == 0) {
+    if (!any) {
       throw Error(ErrorKind::data, "the file has no rows", name_, "remove it from the dataset, or fill it");
     }
   }
 
  private:
+  struct Decoded {
+    std::shared_ptr<arrow::RecordBatch> batch;
+    int64_t rows_before = 0;
+  };
+
   [[noreturn]] static void fail(const std::string& what, const std::string& where) {
     throw Error(ErrorKind::data, what, where, get_again);
   }
   std::string place(int group) const { return format("{}, row group {}", name_, group); }
 
-  // Number of rows; -1 when `visit` wants no more.
-  int64_t visit_group(int g, int64_t before, const VisitRows& visit) {
-    auto batches = value_or_throw(reader_->GetRecordBatchReader({g}), place(g), get_again);
-    int64_t read = 0;
+  // On the decoding thread, as is what it calls.
+  std::optional<Decoded> next_batch() {
     for (;;) {
-      std::shared_ptr<arrow::RecordBatch> batch;
-      check_status(batches->ReadNext(&batch), place(g), get_again);
-      if (!batch) return read;
-      check_status(batch->Validate(), place(g), get_again);
-      const ArrowRows rows(*batch);
-      report(rows.left_out());
-      std::vector<RawRow> raw(static_cast<size_t>(batch->num_rows()));
-      for (size_t i = 0; i < raw.size(); ++i) {
-        raw[i].batch = &rows;
-        raw[i].index = static_cast<int64_t>(i);
-        raw[i].number = before + read + raw[i].index + 1;
+      if (!batches_ && !open_group()) return std::nullopt;
+      Decoded out;
+      out.rows_before = before_ + read_;
+      check_status(batches_->ReadNext(&out.batch), place(group_), get_again);
+      if (out.batch) {
+        check_status(out.batch->Validate(), place(group_), get_again);
+        read_ += out.batch->num_rows();
+        return out;
       }
-      read += batch->num_rows();
-      if (!raw.empty() && !visit(raw)) return -1;
+      if (read_ != promised_) {
+        fail(format("the file is corrupt: {} rows where its metadata says {}", read_, promised_),
+             place(group_));
+      }
+      batches_.reset();
     }
+  }
+
+  // The next row group with rows; false when there is none.
+  bool open_group() {
+    before_ += read_;
+    read_ = 0;
+    const auto metadata = reader_->parquet_reader()->metadata();
+    for (++group_; group_ < metadata->num_row_groups(); ++group_) {
+      const auto group = metadata->RowGroup(group_);
+      promised_ = group->num_rows();
+      if (promised_ < 0) fail("the file is corrupt: a negative number of rows", place(group_));
+      if (promised_ == 0) continue;
+      const int64_t bytes_of_row = std::max<int64_t>(group->total_byte_size(), 0) / promised_ + 1;
+      reader_->set_batch_size(std::clamp<int64_t>(bytes_of_batch / bytes_of_row, 1, most_rows_));
+      batches_ = value_or_throw(reader_->GetRecordBatchReader({group_}), place(group_), get_again);
+      return true;
+    }
+    return false;
   }
 
   void report(const std::vector<std::string>& left_out) {
@@ -219,6 +242,14 @@ class ParquetRows {
   std::unique_ptr<arrow::MemoryPool> inner_pool_;
   arrow::CappedMemoryPool pool_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
+  int64_t most_rows_ = most_rows_of_batch;
+
+  // Of the decoding thread.
+  int group_ = -1;
+  int64_t promised_ = 0;  // rows of the group
+  int64_t read_ = 0;      // of those
+  int64_t before_ = 0;    // rows of the groups before
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
 };
 
 }  // namespace

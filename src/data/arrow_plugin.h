@@ -41,7 +41,7 @@ const ArrowPlugin* arrow_plugin(std::string& why);
 /// Calls visit(rows) for blocks of the rows of a Parquet file (compressed with snappy, gzip, zstd, lz4,
 /// brotli or not). A row becomes the value that a JSON line of the same content gives: a struct an object
 /// without the members that are null, a list an array, a map an object, a date or time its text. Memory is
-/// that of one block and one page per column, whatever the size of the file and of its row groups; row
+/// that of a few blocks and one page per column, whatever the size of the file and of its row groups; row
 /// numbers count from 1. Throws Error{data} with `name` for bytes that are no Parquet, corrupt, cut off or
 /// encrypted, and Error{resource} when the plug-in is missing.
 void visit_parquet(RandomAccess& file, const std::string& name, const VisitRows& visit, BlockSize block = {});

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -211,60 +210,23 @@ size_t RetryingFile::read_at(uint64_t offset, std::span<char> out) {
   return static_cast<size_t>(end - offset);
 }
 
-// Parts that were read and not handed out yet.
-struct ReadAheadStream::Queue {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::deque<std::vector<char>> parts;
-  bool ended = false;
-  bool stop = false;
-  std::exception_ptr failure;
-};
-
 ReadAheadStream::ReadAheadStream(RandomAccess& file, size_t ahead)
-    : file_(file), queue_(std::make_unique<Queue>()) {
-  reader_ = std::thread([&read = file_, &queue = *queue_, ahead, step = remote_options().part] {
-    std::exception_ptr failure;
-    try {
-      for (uint64_t at = 0;;) {
-        std::vector<char> part(step);
-        part.resize(read.read_at(at, part));
-        at += part.size();
-        std::unique_lock lock(queue.mutex);
-        queue.changed.wait(lock, [&] { return queue.stop || queue.parts.size() < ahead; });
-        if (queue.stop || part.empty()) break;
-        queue.parts.push_back(std::move(part));
-        queue.changed.notify_all();
-      }
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    const std::lock_guard lock(queue.mutex);
-    queue.failure = failure;
-    queue.ended = true;
-    queue.changed.notify_all();
-  });
-}
-
-ReadAheadStream::~ReadAheadStream() {
-  {
-    const std::lock_guard lock(queue_->mutex);
-    queue_->stop = true;
-    queue_->changed.notify_all();
-  }
-  reader_.join();
-}
+    : file_(file),
+      parts_(
+          [&file, at = uint64_t{0},
+           step = remote_options().part]() mutable -> std::optional<std::vector<char>> {
+            std::vector<char> part(step);
+            part.resize(file.read_at(at, part));
+            at += part.size();
+            if (part.empty()) return std::nullopt;
+            return part;
+          },
+          ahead) {}
 
 std::string_view ReadAheadStream::next() {
-  std::unique_lock lock(queue_->mutex);
-  queue_->changed.wait(lock, [&] { return queue_->ended || !queue_->parts.empty(); });
-  if (queue_->parts.empty()) {
-    if (queue_->failure) std::rethrow_exception(queue_->failure);
-    return {};
-  }
-  current_ = std::move(queue_->parts.front());
-  queue_->parts.pop_front();
-  queue_->changed.notify_all();
+  std::optional<std::vector<char>> part = parts_.next();
+  if (!part) return {};
+  current_ = *std::move(part);
   return {current_.data(), current_.size()};
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/ahead.h"
 #include "data/byte_source.h"
 
 namespace deltatune {
@@ -131,16 +132,13 @@ class RetryingFile final : public RandomAccess {
 class ReadAheadStream final : public ByteStream {
  public:
   explicit ReadAheadStream(RandomAccess& file, size_t ahead = 4);
-  ~ReadAheadStream() override;
   uint64_t size() const override { return file_.size(); }
   std::string_view next() override;
 
  private:
-  struct Queue;
   RandomAccess& file_;
-  std::unique_ptr<Queue> queue_;
   std::vector<char> current_;
-  std::thread reader_;
+  Ahead<std::vector<char>> parts_;
 };
 
 }  // namespace deltatune

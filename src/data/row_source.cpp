@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "data/ahead.h"
 #include "data/arrow_plugin.h"
 #include "data/byte_source.h"
 #include "data/decompress.h"
@@ -106,30 +107,41 @@ bool may_be_document(const std::string& name, std::string_view start) {
               "copy or download it again; a file of the Git LFS kind needs `git lfs pull`");
 }
 
-// The text of a compressed file, of which a window is in memory.
+// The text of a compressed file, of which a window is in memory. It is decompressed ahead, by another thread.
 class TextWindow {
  public:
-  TextWindow(ByteStream& bytes, const std::string& name) : source_(bytes, name) {}
+  TextWindow(ByteStream& bytes, const std::string& name)
+      : source_(bytes, name), pieces_([this] { return decompressed(); }, pieces_ahead) {}
   bool compressed() const { return source_.compression() != Compression::none; }
   std::string_view view() const { return text_; }
   bool ended() const { return ended_; }
   // Reads until the window has `size` bytes or the text ends.
   void fill(size_t size) {
     while (!ended_ && text_.size() < size) {
-      const size_t before = text_.size();
-      text_.resize(std::min(size, before + piece));
-      const size_t count = source_.read({text_.data() + before, text_.size() - before});
-      text_.resize(before + count);
-      ended_ = count == 0;
+      if (const std::optional<std::string> next = pieces_.next()) {
+        text_ += *next;
+      } else {
+        ended_ = true;
+      }
     }
   }
   void drop_front(size_t size) { text_.erase(0, size); }
 
  private:
   static constexpr size_t piece = size_t{1} << 20;
+  static constexpr size_t pieces_ahead = 16;
+
+  std::optional<std::string> decompressed() {
+    std::string out(piece, '\0');
+    out.resize(source_.read(out));
+    if (out.empty()) return std::nullopt;
+    return out;
+  }
+
   Decompressor source_;
   std::string text_;
   bool ended_ = false;
+  Ahead<std::string> pieces_;
 };
 
 [[noreturn]] void too_long(const char* what, size_t limit, const std::string& name, const char* fix) {
