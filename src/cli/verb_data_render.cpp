@@ -1,9 +1,9 @@
 // `deltatune data render`: conversations through the chat template alone.
 //
 // The rows of a dataset go through its schema, and print as text, or with --json as a line each.
-// Conversations of --messages FILE are given to the template as they are (no assistant turn is needed,
-// members of messages are the template's business) and always give a JSON line each. A conversation that
-// cannot be rendered gives
+// Conversations of --messages FILE are given to the template as they are (no assistant turn is needed, nulls
+// stay, arguments that are JSON text stay text) and always give a JSON line each. A conversation that cannot
+// be rendered gives
 // {"error": ...} in its place; the others are rendered, and the exit code is 3.
 #include <cstdio>
 #include <optional>
@@ -54,6 +54,7 @@ class Renderer {
   explicit Renderer(const Config& config)
       : config_(config), template_(open_template(config)), options_(render_options(config)) {
     options_.add_generation_prompt = config.add_generation_prompt;
+    options_.as_given = !config.render_messages.empty();
     warn_unread_variables(template_, config);
   }
 

@@ -64,11 +64,12 @@ json::Value prepare_message(const json::Value& message, const std::string& where
   return made;
 }
 
-json::Value prepare(const json::Value& messages) {
+json::Value prepare(const json::Value& messages, bool as_given) {
   if (!messages.is_array()) {
     throw Error(ErrorKind::data, format("messages must be an array, found {}", messages.type_name()),
                 "messages", "write a conversation as a list of messages");
   }
+  if (as_given) return messages;
   json::Array made;
   for (const json::Value& message : messages.as_array()) {
     made.push_back(prepare_message(message, format("message {}", made.size())));
@@ -382,7 +383,7 @@ RenderedChat ChatTemplate::render(const json::Value& messages, const json::Value
                                   const RenderOptions& options) const {
   check_choice("train_on", options.train_on, {"assistant", "last", "all"});
   check_choice("think_prefix", options.think_prefix, {"generated", "all", "skip_empty"});
-  const json::Value prepared = prepare(messages);
+  const json::Value prepared = prepare(messages, options.as_given);
   Rendered rendered = run(prepared, tools, options);
   RenderedChat result;
   if (!template_.has_generation() && options.train_on != "all")

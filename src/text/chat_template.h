@@ -38,6 +38,9 @@ struct RenderOptions {
   std::string think_prefix = "generated";
   /// Spans of messages before this one are left out, except with "all".
   int first_trained_message = 0;
+  /// Messages go to the template as they are, as in transformers: what render() does to them first is left
+  /// out.
+  bool as_given = false;
 };
 
 struct RenderedChat {
@@ -81,11 +84,11 @@ class ChatTemplate {
   ~ChatTemplate();
 
   /// `messages`: array of {role, content, reasoning_content, tool_calls ...}; `tools`: array or null. Before
-  /// rendering, members that are null are dropped, `thinking` and `reasoning` become `reasoning_content`, and
-  /// tool-call arguments that are JSON text are parsed. Throws Error{data}: the template's raise_exception
-  /// with its text, malformed messages, assistant turns that cannot be found, first_trained_message with a
-  /// template that does not loop over messages; Error{usage}: unknown train_on or think_prefix, reserved
-  /// variable. Several threads may render at once.
+  /// rendering (but see RenderOptions::as_given), members that are null are dropped, `thinking` and
+  /// `reasoning` become `reasoning_content`, and tool-call arguments that are JSON text are parsed. Throws
+  /// Error{data}: the template's raise_exception with its text, malformed messages, assistant turns that
+  /// cannot be found, first_trained_message with a template that does not loop over messages; Error{usage}:
+  /// unknown train_on or think_prefix, reserved variable. Several threads may render at once.
   RenderedChat render(const json::Value& messages, const json::Value* tools,
                       const RenderOptions& options) const;
 

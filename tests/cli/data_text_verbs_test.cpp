@@ -120,6 +120,18 @@ TEST_F(DataRender, GenerationPromptVariablesDocumentsAndStandardInput) {
   EXPECT_EQ(render((folder_ / "missing.jsonl").string()).code, 3);
 }
 
+TEST_F(DataRender, MessagesGoToTheTemplateAsTheyAre) {
+  const std::string types =
+      folder_.write("types.jinja",
+                    "{% for m in messages %}{{ m.content is none }} {{ m.thinking is defined }} "
+                    "{{ m.tool_calls[0].function.arguments is string }}{% endfor %}");
+  const std::string file = folder_.write(
+      "c.jsonl",
+      R"([{"role": "assistant", "content": null, "reasoning_content": "R", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}])");
+  const ProgramResult result = run_deltatune("data render --template " + types + " --messages " + file);
+  EXPECT_EQ(json::parse(result.out, "stdout").at("text").as_string(), "True False True") << result.err;
+}
+
 TEST_F(DataRender, AVariableThatNothingReadsIsNamed) {
   const std::string file = folder_.write("c.jsonl", "[{\"role\": \"user\", \"content\": \"Hi\"}]\n");
   const ProgramResult typo = render(file, " --set moood=calm");

@@ -356,6 +356,9 @@ TEST(ChatTemplate, GoldenRendersAndSpans) {
       ++renders;
       if (name == "tool_args_json_string") {  // the template alone raises; we parse the text first
         EXPECT_NO_THROW(chat.render(c.at("messages"), &tools, options)) << which;
+        RenderOptions raw = options;
+        raw.as_given = true;
+        EXPECT_THROW(chat.render(c.at("messages"), &tools, raw), Error) << which;
         continue;
       }
       if (const json::Value* error = expect.find("error")) {
