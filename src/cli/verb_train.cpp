@@ -9,6 +9,7 @@
 #include "cli/world.h"
 #include "comm/launch.h"
 #include "comm/rank_status.h"
+#include "ops/cuda_plugin.h"
 #include "train/run.h"
 
 namespace deltatune::cli {
@@ -51,6 +52,7 @@ int supervise(const Invocation& call) {
   job.max_restarts = config.max_restarts;
   const bool gpu = wants_gpu(config);
   job.mpi = !gpu && job.ranks > 1;
+  if (gpu && gpu_count() == 0) make_cuda_device(0);  // says why there is none
   if (gpu && job.ranks > 1 && gpu_count() < job.ranks) {
     throw Error(ErrorKind::resource,
                 format("{} ranks are wanted, this machine shows {} GPUs", job.ranks, gpu_count()), "nproc",

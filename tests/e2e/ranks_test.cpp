@@ -5,17 +5,74 @@
 namespace deltatune {
 namespace {
 
+std::vector<double> norms(const fs::path& run) {
+  std::vector<double> out;
+  for (const json::Value& event : events(run, "step")) out.push_back(event.at("grad_norm").as_number());
+  return out;
+}
+
 TEST_F(Ranks, ProcessesTrainLikeOne) {
-  train(to("one", 1, 4));
-  for (const int ranks : {2, 4}) {
+  const Keys more = {{"max_steps", "20"}, {"save_steps", "0"}};
+  train(to("of1", 1, 8, more));
+  for (const int ranks : {2, 4, 8}) {
     const std::string name = "of" + std::to_string(ranks);
-    train(to(name, ranks, 4 / ranks));
-    expect_close(name, "one");
-    train(to(name + "again", ranks, 4 / ranks));
+    train(to(name, ranks, 8 / ranks, more));
+    expect_close(name, "of1");
+    const double norm = norms(folder / "of1").at(0);
+    EXPECT_NEAR(norms(folder / name).at(0), norm, 1e-6 * norm) << ranks << " ranks, first gradient";
+    train(to(name + "again", ranks, 8 / ranks, more));
     EXPECT_FALSE(bytes(name).empty());
     EXPECT_TRUE(bytes(name) == bytes(name + "again")) << ranks << " ranks do not repeat";
     EXPECT_EQ(step_lines(folder / name), step_lines(folder / (name + "again")));
   }
+}
+
+// Rows with 1, 7 and 100 supervised tokens, and rows with none that fill the step up: the loss is the mean
+// over tokens, wherever they are.
+TEST_F(Ranks, TokensSpreadOverRanksTrainLikeOne) {
+  std::string rows;
+  for (const int supervised : {1, 7, 100}) {
+    std::string ids, labels;
+    for (int i = 0; i < 120; ++i) {
+      const std::string id = std::to_string(10 + (i * 31 + supervised * 7) % 200), comma = i > 0 ? ", " : "";
+      ids += comma + id;
+      labels += comma + (i >= 120 - supervised ? id : "-100");
+    }
+    rows += "{\"input_ids\": [" + ids + "], \"labels\": [" + labels + "]}\n";
+  }
+  write_text(folder / "rows.jsonl", rows);
+  const Keys more = {{"dataset", (folder / "rows.jsonl").string()},
+                     {"max_tokens", "128"},
+                     {"max_steps", "5"},
+                     {"save_steps", "0"}};
+  train(to("of1", 1, 8, more));
+  EXPECT_EQ(events(folder / "of1", "step").at(0).at("target_tokens").as_integer(), 108);
+  for (const int ranks : {2, 4, 8}) {
+    const std::string name = "of" + std::to_string(ranks);
+    train(to(name, ranks, 8 / ranks, more));
+    expect_close(name, "of1");
+    const std::vector<double> x = norms(folder / name), y = norms(folder / "of1");
+    ASSERT_EQ(x.size(), y.size());
+    EXPECT_NEAR(x[0], y[0], 1e-6 * y[0]) << ranks << " ranks, first gradient";
+  }
+}
+
+// 50 rows do not divide by 3 ranks: the last step is short, nobody waits for ever, and every token is used.
+TEST_F(Ranks, UnequalEndsOfData) {
+  const Keys more = {{"max_steps", "-1"}, {"num_train_epochs", "1"}, {"save_steps", "0"}};
+  train(to("of1", 1, 3, more));
+  train(to("of3", 3, 1, more));
+  expect_close("of3", "of1");
+  const std::vector<json::Value> steps = events(folder / "of3", "step");
+  EXPECT_EQ(steps.size(), 17u);
+  EXPECT_EQ(events(folder / "of3", "start").at(0).at("total_steps").as_integer(), 17);
+  int64_t targets = 0;
+  for (const json::Value& step : steps) targets += step.at("target_tokens").as_integer();
+  int64_t targets_of_one = 0;
+  for (const json::Value& step : events(folder / "of1", "step"))
+    targets_of_one += step.at("target_tokens").as_integer();
+  EXPECT_EQ(targets, targets_of_one);
+  EXPECT_EQ(steps.back().at("epoch").as_number(), 1.0);
 }
 
 TEST_F(Ranks, ResumeOnAnyNumberOfRanks) {
