@@ -173,10 +173,12 @@ class Trial:
         except ProcessLookupError:
             process = None
         log = run.communicate(timeout=120)[1]
-        if before and f"resumed from {self.output}/checkpoint-{before[-1]} " not in log and "pass" not in log:
-            if "step" in log:  # it came so far as to say so
+        if before:
+            resumed = f"resumed from {self.output}/checkpoint-{before[-1]} " in log
+            trained = re.search(r"\bstep +\d+/", log) is not None  # so it has said where from
+            if (trained and not resumed) or "starting from the beginning" in log:
                 self.wrong(f"did not resume from checkpoint-{before[-1]}: {log[-600:]}")
-        self.resumed += bool(before)
+            self.resumed += resumed
         self.look(run.returncode, log, process)
 
     def look(self, code, log, killed):
