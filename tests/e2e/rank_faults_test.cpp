@@ -38,6 +38,16 @@ TEST_F(Ranks, AHungRankIsGivenUp) {
   EXPECT_TRUE(rank_processes(run.child.config()).empty());
 }
 
+TEST_F(Ranks, NoRankOutlivesTheSupervisor) {
+  LongRun run(folder, to("orphans", 2, 1, {{"save_total_limit", "2"}}), folder / "orphans");
+  ASSERT_EQ(rank_processes(run.child.config()).size(), 2u);
+  run.child.signal(SIGKILL);
+  EXPECT_EQ(run.child.wait(), 128 + SIGKILL);
+  for (int i = 0; i < 1000 && !rank_processes(run.child.config()).empty(); ++i) ::usleep(20000);
+  EXPECT_TRUE(rank_processes(run.child.config()).empty());
+  EXPECT_TRUE(latest_complete_checkpoint(folder / "orphans").has_value());
+}
+
 TEST_F(Ranks, AFullDiskIsOneMessageAndLeavesTheOldCheckpoint) {
   // A limit of file sizes, 10 MB, stands in for the full disk; the demo's model alone is larger.
   const fs::path demo = source_dir / "examples/demo/model";
