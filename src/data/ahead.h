@@ -69,7 +69,7 @@ class Ahead {
       failure = std::current_exception();
     }
     const std::lock_guard lock(mutex_);
-    failure_ = failure;
+    failure_ = std::move(failure);
     ended_ = true;
     changed_.notify_all();
   }

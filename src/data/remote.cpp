@@ -76,7 +76,7 @@ void run_try(const std::string& name, std::function<void()> attempt) {
     }
     attempt = nullptr;  // what it holds ends before anyone is told
     const std::lock_guard lock(state->mutex);
-    state->failure = failure;
+    state->failure = std::move(failure);  // whoever waits may be the last who has it
     state->done = true;
     state->ended.notify_all();
   }).detach();
@@ -95,7 +95,7 @@ void run_try(const std::string& name, std::function<void()> attempt) {
   }
   if (!state->done)
     throw TransientError(ErrorKind::resource, format("no answer for {} s", options.timeout_s));
-  if (state->failure) std::rethrow_exception(state->failure);
+  if (state->failure) std::rethrow_exception(std::exchange(state->failure, nullptr));
 }
 
 void set_remote_options(const RemoteOptions& options) {
