@@ -90,7 +90,7 @@ std::pair<std::string, std::string> first_difference(const std::string& a, const
 
 struct Addresses {
   struct Delete {
-    void operator()(struct addrinfo* list) const { ::freeaddrinfo(list); }
+    void operator()(struct addrinfo* all) const { ::freeaddrinfo(all); }
   };
   std::unique_ptr<struct addrinfo, Delete> list;
   std::string why;  ///< where list is empty
