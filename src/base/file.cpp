@@ -94,6 +94,34 @@ std::string read_file(const fs::path& path) {
   return out;
 }
 
+RangeReader::RangeReader(const fs::path& path) : descriptor_(open_for_read(path)), path_(path) {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode)) return;
+  ::close(descriptor_);
+  fail_read(path, EINVAL);
+}
+
+RangeReader::~RangeReader() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+RangeReader::RangeReader(RangeReader&& other) noexcept
+    : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+
+void RangeReader::read(size_t begin, std::span<std::byte> to) const {
+  while (!to.empty()) {
+    const ssize_t got = ::pread(descriptor_, to.data(), to.size(), static_cast<off_t>(begin));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_read(path_, errno);
+    if (got == 0) {
+      throw Error(ErrorKind::data, path_.string() + " has become shorter while it was read", path_.string(),
+                  "do not change files that a run reads");
+    }
+    begin += static_cast<size_t>(got);
+    to = to.subspan(static_cast<size_t>(got));
+  }
+}
+
 FileWriter::FileWriter(const fs::path& path) : path_(path) {
   descriptor_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (descriptor_ < 0) fail_write(path, errno);

@@ -48,6 +48,25 @@ class MappedFile {
   fs::path path_;
 };
 
+/// An open file of which byte ranges are read, from several threads if need be.
+class RangeReader {
+ public:
+  /// Throws Error{data} when the file is missing or is not a regular file.
+  explicit RangeReader(const fs::path& path);
+  ~RangeReader();
+  RangeReader(RangeReader&& other) noexcept;
+  RangeReader(const RangeReader&) = delete;
+  RangeReader& operator=(const RangeReader&) = delete;
+
+  /// Throws Error{data}: a failing disk, or an end of the file before the range's.
+  void read(size_t begin, std::span<std::byte> to) const;
+  const fs::path& path() const { return path_; }
+
+ private:
+  int descriptor_ = -1;
+  fs::path path_;
+};
+
 /// An open file that is written front to back. Errors are Error{resource} naming the path; a file that was
 /// not close()d is left as it is (callers write to temporary names).
 class FileWriter {

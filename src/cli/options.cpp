@@ -306,6 +306,10 @@ void output_rows(Table& t) {
       .at_least(0);
   t.add("save_total_limit", &Config::save_total_limit, train, "checkpoints to keep; 0 means all").at_least(0);
   t.add("save_only_model", &Config::save_only_model, train, "write no resume state into checkpoints");
+  t.add("async_save", &Config::async_save, train | plan,
+        "write checkpoints from a copy in host memory while training goes on; auto: where memory suffices")
+      .one_of({"auto", "true", "false"})
+      .spelled({{"True", "true"}, {"False", "false"}});
   t.add("resume_from_checkpoint", &Config::resume_from_checkpoint, train,
         "true means the latest complete checkpoint of output_dir; or a checkpoint folder")
       .spelled({{"True", "true"}, {"False", ""}, {"false", ""}});

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
+
+#include "base/error.h"
+#include "base/format.h"
 
 namespace deltatune {
 namespace {
@@ -62,6 +66,23 @@ std::vector<int> ranks_where(Communicator& comm, bool yes) {
     if (all[rank] == "y") out.push_back(static_cast<int>(rank));
   }
   return out;
+}
+
+void together(Communicator& comm, const char* what, const std::function<void()>& work) {
+  if (comm.world_size() == 1) return work();
+  std::optional<Error> own;
+  try {
+    work();
+  } catch (const Error& error) {
+    own = error;
+  }
+  const std::vector<std::string> said = comm.exchange(own ? own->what() : "");
+  if (own) throw Error(*own);
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (said[rank].empty()) continue;
+    throw Error(ErrorKind::distributed, format("rank {} could not {}: {}", rank, what, said[rank]),
+                comm.place(), "see the message of that rank");
+  }
 }
 
 std::string from_rank_0(Communicator& comm, const std::string& text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -18,6 +19,9 @@ int64_t min_over_ranks(Communicator&, int64_t value);
 int64_t max_over_ranks(Communicator&, int64_t value);
 /// The ranks that say yes.
 std::vector<int> ranks_where(Communicator&, bool yes);
+/// Does `work`, which is not collective, on every rank; when it fails on one of them all stop: that rank with
+/// its error, the others with Error{distributed} "rank 1 could not <what>: ...".
+void together(Communicator&, const char* what, const std::function<void()>& work);
 /// What rank 0 says, on every rank.
 std::string from_rank_0(Communicator&, const std::string& text);
 

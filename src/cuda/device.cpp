@@ -105,8 +105,8 @@ void CudaStream::copy(Tensor to, CTensor from) {
   DELTATUNE_CUDA(cudaMemcpyAsync(to.data, from.data, from.bytes(), cudaMemcpyDeviceToDevice, stream_));
 }
 
-CudaDevice::CudaDevice(int index) : name_("cuda:" + std::to_string(index)) {
-  DELTATUNE_CUDA(cudaSetDevice(index));
+CudaDevice::CudaDevice(int index) : index_(index), name_("cuda:" + std::to_string(index)) {
+  use_in_this_thread();
   DELTATUNE_CUDA(cudaGetDeviceProperties(&properties_, index));
   if (properties_.major < 8) {
     throw Error(ErrorKind::resource,
@@ -131,6 +131,10 @@ DeviceFacts CudaDevice::facts() const {
 
 void CudaDevice::prepare(Stream& stream, MatmulTuning& tuning) {
   matmul_plans_.prepare(stream, properties_.name, tuning);
+}
+
+void CudaDevice::use_in_this_thread() {
+  DELTATUNE_CUDA(cudaSetDevice(index_));
 }
 
 size_t CudaDevice::available_bytes() const {

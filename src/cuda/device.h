@@ -50,6 +50,7 @@ class CudaDevice final : public Device {
   Target target() const override { return Target::cuda; }
   DeviceFacts facts() const override;
   void prepare(Stream& stream, MatmulTuning& tuning) override;
+  void use_in_this_thread() override;
   size_t available_bytes() const override;
   const cudaDeviceProp& properties() const { return properties_; }
   MatmulPlans& matmul_plans() { return matmul_plans_; }
@@ -63,6 +64,7 @@ class CudaDevice final : public Device {
   void free_staging_raw(std::byte* data, size_t bytes) noexcept override;
 
  private:
+  int index_;
   std::string name_;
   cudaDeviceProp properties_{};
   MatmulPlans matmul_plans_;

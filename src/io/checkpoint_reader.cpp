@@ -2,11 +2,11 @@
 #include "io/checkpoint_reader.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "io/part_writer.h"
 #include "io/save_folder.h"
 
 namespace deltatune {
@@ -125,6 +125,7 @@ HfCheckpoint::HfCheckpoint(const fs::path& folder) : folder_(folder) {
     open_single();
   }
   for (size_t f = 0; f < files_.size(); ++f) {
+    readers_.emplace_back(files_[f].path());
     for (const StoredTensor& tensor : files_[f].tensors()) {
       const std::optional<DType> dtype = dtype_from_safetensors(tensor.dtype);
       places_.emplace(
@@ -219,9 +220,29 @@ const TensorInfo* HfCheckpoint::find(std::string_view name) const {
 }
 
 void HfCheckpoint::read(std::string_view name, std::byte* to) const {
-  const std::span<const std::byte> from = bytes(name);
-  if (!from.empty()) std::memcpy(to, from.data(), from.size());
-  drop(name);
+  read_part(name, 0, place(name).tensor->size, to);
+}
+
+void HfCheckpoint::read_part(std::string_view name, size_t begin, size_t bytes, std::byte* to) const {
+  const Place& at = place(name);
+  DELTATUNE_ASSERT(begin <= at.tensor->size && bytes <= at.tensor->size - begin);
+  try {
+    readers_[at.file].read(file_and_offset(name).second + begin, {to, bytes});
+  } catch (const Error& e) {
+    throw Error(ErrorKind::model, e.what(), e.where(), e.fix());
+  }
+}
+
+size_t HfCheckpoint::next_cut(std::string_view name, size_t begin, size_t most) const {
+  const Place& at = place(name);
+  const size_t left = at.tensor->size - begin;
+  const size_t unit = at.known_dtype ? size_of(at.info.dtype) : 1;
+  return begin + std::min(most, first_stretch(file_and_offset(name).second + begin, left, unit));
+}
+
+std::pair<size_t, size_t> HfCheckpoint::file_and_offset(std::string_view name) const {
+  const Place& at = place(name);
+  return {at.file, files_[at.file].header().data_begin + at.tensor->begin};
 }
 
 const StoredTensor* HfCheckpoint::stored(std::string_view name) const {

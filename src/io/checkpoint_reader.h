@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/file.h"
@@ -44,6 +45,11 @@ class HfCheckpoint final : public ParamSource {
   /// ParamSource. Only tensors whose dtype DType has are found; the others are seen through stored().
   const TensorInfo* find(std::string_view name) const override;
   void read(std::string_view name, std::byte* to) const override;
+  void read_part(std::string_view name, size_t begin, size_t bytes, std::byte* to) const override;
+  size_t next_cut(std::string_view name, size_t begin, size_t most) const override;
+  /// Where a tensor's bytes start in its file, and which of files() that is. Throws Error{model} for a name
+  /// that is not there.
+  std::pair<size_t, size_t> file_and_offset(std::string_view name) const;
 
   /// Any tensor as the file describes it; nullptr when there is none.
   const StoredTensor* stored(std::string_view name) const;
@@ -72,6 +78,7 @@ class HfCheckpoint final : public ParamSource {
   json::Value config_;
   json::Value index_;
   std::vector<SafetensorsFile> files_;
+  std::vector<RangeReader> readers_;  ///< of files_
   std::map<std::string, Place, std::less<>> places_;
 };
 

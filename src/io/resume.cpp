@@ -8,14 +8,13 @@
 #include "base/format.h"
 #include "base/hash.h"
 #include "base/log.h"
-#include "io/checkpoint_reader.h"
 #include "io/save_folder.h"
 
 namespace deltatune {
 namespace {
 
 constexpr const char* format_name = "deltatune resume state";
-constexpr int64_t format_version = 1;
+constexpr int64_t format_version = 2;
 constexpr const char* state_name = "state.json";
 constexpr int64_t max_world_size = 100'000;
 constexpr const char* restart_fix = "resume from an older checkpoint, or start again from this one's weights";
@@ -28,24 +27,47 @@ std::string rank_file_name(size_t rank, size_t world_size) {
   throw Error(ErrorKind::model, std::move(what), where.string(), restart_fix);
 }
 
-std::vector<FileRecord> parse_files(const json::Value& root, const fs::path& where) {
+// The records of rank files; their names are known, so that none leads out of the folder.
+std::vector<FileBlocks> parse_ranks(const json::Value& root, const fs::path& where) {
   const int64_t world_size = root.at("world_size").as_integer();
   const json::Array& list = root.at("files").as_array();
   if (world_size < 1 || world_size > max_world_size || list.size() != static_cast<size_t>(world_size)) {
     refuse(format("world_size is {}, but {} files are listed", world_size, list.size()), where);
   }
-  std::vector<FileRecord> out;
+  std::vector<FileBlocks> out;
   for (size_t i = 0; i < list.size(); ++i) {
-    FileRecord record{list[i].at("name").as_string(), static_cast<size_t>(list[i].at("bytes").as_integer()),
-                      list[i].at("xxh3_128").as_string()};
-    if (record.name != rank_file_name(i, list.size())) {
-      refuse(format("file {} of the resume state is called {}, not {}", i, shown(record.name),
-                    rank_file_name(i, list.size())),
-             where);
-    }
-    out.push_back(std::move(record));
+    out.push_back(file_blocks_from_json(list[i]));
+    if (out.back().name == rank_file_name(i, list.size())) continue;
+    refuse(format("file {} of the resume state is called {}, not {}", i, shown(out.back().name),
+                  rank_file_name(i, list.size())),
+           where);
   }
   return out;
+}
+
+std::vector<FileBlocks> parse_weights(const json::Value& root, const fs::path& where) {
+  std::vector<FileBlocks> out;
+  for (const json::Value& item : root.at("weights").as_array()) {
+    out.push_back(file_blocks_from_json(item));
+    const std::string& name = out.back().name;
+    if (name.find('/') == std::string::npos && name.ends_with(".safetensors")) continue;
+    refuse(format("{} is no name of a weight file", shown(name)), where);
+  }
+  return out;
+}
+
+void check_size(const fs::path& path, const FileBlocks& record) {
+  std::error_code problem;
+  const uintmax_t size = fs::file_size(path, problem);
+  if (problem) refuse("missing resume file " + record.name, path);
+  if (size != record.size)
+    refuse(format("resume file {} has {} bytes, {} were written", record.name, size, record.size), path);
+}
+
+// A header decides where everything else lies: it must be the one that was written.
+void check_head(const SafetensorsFile& file, const HashedFile& checked) {
+  std::vector<std::byte> head(file.header().data_begin);
+  checked.read(0, head);
 }
 
 // checkpoint-N folders by rising N.
@@ -82,49 +104,34 @@ std::string incomplete_because(const fs::path& checkpoint, bool need_resume_stat
 
 }  // namespace
 
-FileRecord write_resume_rank(const fs::path& checkpoint, int rank, int world_size,
-                             std::span<const TensorInfo> tensors, const ParamSource& values) {
+fs::path rank_file_path(const fs::path& checkpoint, int rank, int world_size) {
   DELTATUNE_ASSERT(rank >= 0 && rank < world_size && world_size <= max_world_size);
-  const fs::path folder = checkpoint / resume_folder_name;
-  std::error_code problem;
-  fs::create_directories(folder, problem);  // creating the file reports what went wrong
-  std::vector<PlannedTensor> plan;
-  for (const TensorInfo& info : tensors)
-    plan.push_back({info.name, safetensors_name(info.dtype), info.shape});
-  SafetensorsWriter writer(
-      folder / rank_file_name(static_cast<size_t>(rank), static_cast<size_t>(world_size)), plan, {});
-  std::vector<std::byte> bytes;
-  for (const StoredTensor& tensor : writer.tensors()) {
-    bytes.resize(tensor.size);
-    values.read(tensor.name, bytes.data());
-    writer.write(bytes);
-  }
-  return writer.close();
+  return checkpoint / resume_folder_name /
+         rank_file_name(static_cast<size_t>(rank), static_cast<size_t>(world_size));
 }
 
 void write_resume_state(const fs::path& checkpoint, const json::Value& state,
-                        std::span<const FileRecord> ranks) {
+                        std::span<const FileBlocks> ranks, std::span<const FileBlocks> weights) {
   DELTATUNE_ASSERT(!ranks.empty());
-  json::Array files;
-  for (const FileRecord& record : ranks) {
-    json::Value file;
-    file.set("name", record.name);
-    file.set("bytes", static_cast<int64_t>(record.size));
-    file.set("xxh3_128", record.hash);
-    files.push_back(std::move(file));
-  }
+  const auto list = [](std::span<const FileBlocks> files) {
+    json::Array out;
+    for (const FileBlocks& file : files) out.push_back(to_json(file));
+    return out;
+  };
   json::Value root;
   root.set("format", format_name);
   root.set("version", format_version);
   root.set("world_size", static_cast<int64_t>(ranks.size()));
-  root.set("files", std::move(files));
+  root.set("files", list(ranks));
+  root.set("weights", list(weights));
   root.set("state_xxh3_128", hash_hex(json::dump(state)));
   root.set("state", state);
-  write_file_atomic(checkpoint / resume_folder_name / state_name, json::dump(root, 2) + "\n");
+  write_file_atomic(checkpoint / resume_folder_name / state_name, json::dump(root) + "\n");
 }
 
-ResumeState::ResumeState(const fs::path& checkpoint) : folder_(checkpoint / resume_folder_name) {
-  const fs::path path = folder_ / state_name;
+ResumeState::ResumeState(const fs::path& checkpoint) : checkpoint_(checkpoint) {
+  const fs::path folder = checkpoint / resume_folder_name;
+  const fs::path path = folder / state_name;
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) {
     throw Error(ErrorKind::model, "the checkpoint has no resume state", path.string(),
@@ -140,7 +147,8 @@ ResumeState::ResumeState(const fs::path& checkpoint) : folder_(checkpoint / resu
                          format_version),
                   path.string(), "resume with the version of deltatune that wrote it");
     }
-    files_ = parse_files(root, path);
+    ranks_ = parse_ranks(root, path);
+    weights_ = parse_weights(root, path);
     state_ = root.at("state");
     if (hash_hex(json::dump(state_)) != root.at("state_xxh3_128").as_string()) {
       refuse("state.json was altered: its hash does not fit", path);
@@ -149,26 +157,42 @@ ResumeState::ResumeState(const fs::path& checkpoint) : folder_(checkpoint / resu
     if (e.kind() == ErrorKind::model) throw;
     refuse(std::string("state.json: ") + e.what(), path);
   }
-  for (const FileRecord& record : files_) {
-    std::error_code problem;
-    const uintmax_t size = fs::file_size(folder_ / record.name, problem);
-    if (problem) refuse("missing resume file " + record.name, folder_ / record.name);
-    if (size != record.size) {
-      refuse(format("resume file {} has {} bytes, {} were written", record.name, size, record.size),
-             folder_ / record.name);
+  for (const FileBlocks& record : ranks_) check_size(folder / record.name, record);
+  for (const FileBlocks& record : weights_) check_size(checkpoint / record.name, record);
+}
+
+RankFile::RankFile(const ResumeState& resume, int rank)
+    : file_(rank_file_path(resume.checkpoint(), rank, resume.world_size())),
+      checked_(file_.path(), resume.ranks()[static_cast<size_t>(rank)]) {
+  check_head(file_, checked_);
+}
+
+void RankFile::read(const StoredTensor& tensor, size_t begin, std::span<std::byte> to) const {
+  checked_.read(offset(tensor) + begin, to);
+}
+
+CheckedWeights::CheckedWeights(const ResumeState& resume) : weights_(resume.checkpoint()) {
+  for (const SafetensorsFile& file : weights_.files()) {
+    const auto record =
+        std::find_if(resume.weights().begin(), resume.weights().end(),
+                     [&](const FileBlocks& r) { return r.name == file.path().filename().string(); });
+    if (record == resume.weights().end()) {
+      refuse("the resume state knows nothing of weight file " + file.path().filename().string(), file.path());
     }
+    checked_.emplace_back(file.path(), *record);
+    check_head(file, checked_.back());
   }
 }
 
-SafetensorsFile ResumeState::rank(int rank) const {
-  DELTATUNE_ASSERT(rank >= 0 && rank < world_size());
-  const FileRecord& record = files_[static_cast<size_t>(rank)];
-  SafetensorsFile file(folder_ / record.name);
-  Hasher hasher;
-  if (file.all().size() != record.size || hasher.update(file.all()).hex() != record.hash) {
-    refuse("resume file " + record.name + " was altered: its hash does not fit", folder_ / record.name);
-  }
-  return file;
+void CheckedWeights::read(std::string_view name, std::byte* to) const {
+  const StoredTensor* tensor = weights_.stored(name);
+  DELTATUNE_ASSERT(tensor != nullptr);
+  read_part(name, 0, tensor->size, to);
+}
+
+void CheckedWeights::read_part(std::string_view name, size_t begin, size_t bytes, std::byte* to) const {
+  const auto [file, offset] = weights_.file_and_offset(name);
+  checked_[file].read(offset + begin, {to, bytes});
 }
 
 std::optional<CheckpointFolder> latest_complete_checkpoint(const fs::path& output_dir) {

@@ -1,5 +1,6 @@
 // ParamStore's dealings with the outside: checkpoints in, initial values, slices out.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -24,6 +25,64 @@ int64_t columns_of(const Param& param) {
 float log_uniform_value(uint64_t seed, uint64_t parameter, uint64_t element) {
   const Philox4 r = philox(seed, parameter, element);
   return static_cast<float>(normal::log_positive(0.01 + (16 - 0.01) * normal::uniform(r.x[0], r.x[1])));
+}
+
+// What the checkpoint has for a slice.
+const TensorInfo& stored_info(const ParamSource& source, const ParamSlice& slice) {
+  const TensorInfo* info = source.find(slice.hf_name);
+  if (!info) {
+    throw Error(ErrorKind::model, "the checkpoint has no tensor " + slice.hf_name, "model weights",
+                "download the checkpoint again, or take one whose config.json matches its weights");
+  }
+  if (info->shape == slice.hf_shape) return *info;
+  const auto text = [](const std::vector<int64_t>& shape) {
+    std::string out;
+    for (const int64_t size : shape) out += (out.empty() ? "[" : ", ") + std::to_string(size);
+    return out + "]";
+  };
+  throw Error(ErrorKind::model,
+              format("tensor {} has shape {}, config.json asks for {}", slice.hf_name, text(info->shape),
+                     text(slice.hf_shape)),
+              "model weights", "use the config.json that belongs to these weights");
+}
+
+// How many of `count` values at `from` are not finite.
+int64_t count_bad(const std::byte* from, DType dtype, int64_t count) {
+  int64_t bad = 0;
+  if (dtype == DType::bf16) {
+    for (int64_t i = 0; i < count; ++i) {
+      uint16_t bits = 0;
+      std::memcpy(&bits, from + 2 * i, sizeof bits);
+      bad += (bits & 0x7f80u) == 0x7f80u;
+    }
+    return bad;
+  }
+  constexpr int64_t most = 4096;
+  float values[most];
+  for (int64_t at = 0; at < count; at += most) {
+    const int64_t n = std::min(most, count - at);
+    convert(values, DType::f32, from + static_cast<size_t>(at) * size_of(dtype), dtype, n);
+    for (int64_t i = 0; i < n; ++i) bad += !std::isfinite(values[i]);
+  }
+  return bad;
+}
+
+// Values in `from_dtype` at `from`, which stays as it is until this returns. Returns how many are not finite.
+int64_t upload_values(Tensor to, const std::byte* from, DType from_dtype, StagingLanes::Lane& lane) {
+  const int64_t bad = count_bad(from, from_dtype, to.count());
+  if (from_dtype == to.dtype) {
+    lane.stream->upload(to, from);
+    lane.stream->sync();
+    return bad;
+  }
+  const auto most = static_cast<int64_t>(StagingLanes::block / size_of(to.dtype));
+  for (int64_t at = 0; at < to.count(); at += most) {
+    const int64_t n = std::min(most, to.count() - at);
+    convert(lane.second, to.dtype, from + static_cast<size_t>(at) * size_of(from_dtype), from_dtype, n);
+    lane.stream->upload(to.slice(at, n), lane.second);
+    lane.stream->sync();
+  }
+  return bad;
 }
 
 }  // namespace
@@ -68,41 +127,55 @@ void ParamStore::clear(Stream& stream) {
   }
 }
 
+ParamStore::SlicePart ParamStore::slice_part(const Param& param, const ParamSlice& slice) const {
+  const int64_t columns = columns_of(param);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  SlicePart out;
+  out.replicated = own.group == &groups_.back();
+  if (own.count == 0) return out;
+  out.first = own.skipped;
+  out.count = own.count;
+  out.values = own.of(values_of(*own.group));
+  return out;
+}
+
 void ParamStore::load(Stream& stream, const ParamSource& source) {
   clear(stream);
-  std::vector<std::byte> bytes;
-  std::vector<float> values;
+  stream.sync();
+  // Stretches of files, as many as lanes at a time.
+  struct Stretch {
+    size_t slice;
+    size_t begin, bytes;  // of the tensor in the file
+    Tensor to;
+  };
+  std::vector<const TensorInfo*> infos;
+  std::vector<Stretch> stretches;
   for (const Param& param : table_.params) {
     for (const ParamSlice& slice : param.slices) {
-      const TensorInfo* info = source.find(slice.hf_name);
-      if (!info) {
-        throw Error(ErrorKind::model, "the checkpoint has no tensor " + slice.hf_name, "model weights",
-                    "download the checkpoint again, or take one whose config.json matches its weights");
+      infos.push_back(&stored_info(source, slice));
+      const size_t unit = size_of(infos.back()->dtype);
+      const SlicePart part = slice_part(param, slice);
+      const auto end = static_cast<size_t>(part.first + part.count) * unit;
+      for (size_t at = static_cast<size_t>(part.first) * unit; at < end;) {
+        const size_t next = std::min(end, source.next_cut(slice.hf_name, at, StagingLanes::block));
+        const auto first = static_cast<int64_t>(at / unit), count = static_cast<int64_t>((next - at) / unit);
+        stretches.push_back({infos.size() - 1, at, next - at, part.values.slice(first - part.first, count)});
+        at = next;
       }
-      if (info->shape != slice.hf_shape) {
-        const auto text = [](const std::vector<int64_t>& shape) {
-          std::string out;
-          for (const int64_t size : shape) out += (out.empty() ? "[" : ", ") + std::to_string(size);
-          return out + "]";
-        };
-        throw Error(ErrorKind::model,
-                    format("tensor {} has shape {}, config.json asks for {}", slice.hf_name,
-                           text(info->shape), text(slice.hf_shape)),
-                    "model weights", "use the config.json that belongs to these weights");
-      }
-      const auto count = static_cast<size_t>(slice.rows * columns_of(param));
-      bytes.resize(count * size_of(info->dtype));
-      values.resize(count);
-      source.read(slice.hf_name, bytes.data());
-      convert(values.data(), DType::f32, bytes.data(), info->dtype, static_cast<int64_t>(count));
-      int64_t bad = 0;
-      for (const float value : values) bad += !std::isfinite(value);
-      if (bad > 0) {
-        throw Error(ErrorKind::model, format("tensor {} holds {} NaN or infinite values", slice.hf_name, bad),
-                    "model weights", "the checkpoint is damaged; take an earlier one or download it again");
-      }
-      write_slice(stream, param, slice, values.data());
     }
+  }
+  std::vector<std::atomic<int64_t>> bad(infos.size());
+  lanes_.run(static_cast<int64_t>(stretches.size()), [&](int64_t i, StagingLanes::Lane& lane) {
+    const Stretch& stretch = stretches[static_cast<size_t>(i)];
+    const TensorInfo& info = *infos[stretch.slice];
+    source.read_part(info.name, stretch.begin, stretch.bytes, lane.first);
+    bad[stretch.slice] += upload_values(stretch.to, lane.first, info.dtype, lane);
+  });
+  for (size_t i = 0; i < infos.size(); ++i) {
+    if (bad[i] == 0) continue;
+    throw Error(ErrorKind::model,
+                format("tensor {} holds {} NaN or infinite values", infos[i]->name, bad[i].load()),
+                "model weights", "the checkpoint is damaged; take an earlier one or download it again");
   }
   refresh_storage(stream);
 }

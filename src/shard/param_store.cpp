@@ -29,6 +29,7 @@ ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& tab
       table_(table),
       options_(options),
       layout_(table, comm.world_size()),
+      lanes_(device),
       weights_(table.params.size()),
       grads_(table.params.size()) {
   DELTATUNE_ASSERT(options.storage == DType::f32 || options.storage == DType::bf16);

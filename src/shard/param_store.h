@@ -23,6 +23,7 @@
 #include "tensor/device.h"
 #include "tensor/param_source.h"
 #include "tensor/params.h"
+#include "tensor/staging_lanes.h"
 
 namespace deltatune {
 
@@ -102,8 +103,9 @@ class ParamStore {
   /// a gradient makes those of the layers before it so: it tells whose it was.
   CTensor own_squares() const { return own_squares_; }
 
-  /// Reads every slice from a checkpoint (Error{model} naming missing tensors or wrong shapes); moments start
-  /// at zero.
+  /// Reads this rank's part of every slice from a checkpoint, in stretches and on several threads
+  /// (Error{model} naming missing tensors, wrong shapes, NaN or infinity); moments start at zero. Not
+  /// collective.
   void load(Stream&, const ParamSource&);
   /// Hugging Face's initialiser, each element a pure function of (seed, parameter, index).
   void initialise(Stream&, uint64_t seed, double range);
@@ -112,6 +114,20 @@ class ParamStore {
   void read_slice(Stream&, const Param&, const ParamSlice&, float* to) const;
   /// Same for the gradient of the loss sum over all ranks.
   void read_gradient(Stream&, const Param&, const ParamSlice&, float* to) const;
+
+  /// Elements [first, first + count) of a slice are this rank's; `values` is where they are (the master where
+  /// there is one).
+  struct SlicePart {
+    int64_t first = 0;
+    int64_t count = 0;
+    Tensor values;
+    bool replicated = false;  ///< every rank has the whole slice
+  };
+  SlicePart slice_part(const Param&, const ParamSlice&) const;
+  /// For transfers between files and the device.
+  const StagingLanes& lanes() const { return lanes_; }
+  /// All state and gradients become zero, padding included.
+  void clear(Stream&);
 
   /// Everything a resumed run needs, in a fixed order.
   std::vector<StateTensor> state() const;
@@ -137,8 +153,6 @@ class ParamStore {
   void point_grads(int group, Tensor flat);
   void point_f32_group();
   void update(Stream&, size_t group, CTensor scalars_8);
-  /// Weights, moments and gradients become zero, padding included: memory starts undefined.
-  void clear(Stream&);
   /// Where this rank has its part of `count` elements of a parameter from `element` on: [begin, begin +
   /// count) of its chunk of the group. `skipped` of them lie before it. count 0: nothing.
   struct OwnPart {
@@ -162,6 +176,7 @@ class ParamStore {
   const ParamTable& table_;
   Options options_;
   ShardLayout layout_;
+  StagingLanes lanes_;
   std::vector<Buffer> buffers_;
   std::vector<Group> groups_;  ///< per table group, and one more at the end: the f32 group
   std::vector<CTensor> weights_;

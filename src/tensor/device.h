@@ -193,6 +193,8 @@ class Device {
   /// What a device decides once about the matrix products of a run (ops/matmul_tuning.h). The CPU: nothing.
   virtual void prepare(Stream&, MatmulTuning&) {}
 
+  /// A thread calls it before it uses streams of this device; the thread that opened the device need not.
+  virtual void use_in_this_thread() {}
   /// Bytes that could be allocated now; SIZE_MAX on the null device.
   virtual size_t available_bytes() const = 0;
 

@@ -26,6 +26,14 @@ class ParamSource {
   /// Writes the tensor's bytes (row-major, little-endian, in its own dtype) to `to`, which has room for
   /// exactly count * size_of(dtype). Throws Error{model} when the bytes cannot be read.
   virtual void read(std::string_view name, std::byte* to) const = 0;
+  /// The same for bytes [begin, begin + bytes) of the tensor. May be called from several threads.
+  virtual void read_part(std::string_view name, size_t begin, size_t bytes, std::byte* to) const = 0;
+  /// Where a reader of many parts best cuts a tensor: the first byte of it behind `begin` that starts a new
+  /// stretch of the file, at most `most` bytes further on.
+  virtual size_t next_cut(std::string_view name, size_t begin, size_t most) const {
+    static_cast<void>(name);
+    return begin + most;
+  }
 };
 
 }  // namespace deltatune

@@ -100,6 +100,7 @@ struct Config {
   int64_t save_steps = 500;            ///< 0: only at the end
   int64_t save_total_limit = 0;        ///< 0: keep all
   bool save_only_model = false;        ///< checkpoints without resume state
+  std::string async_save = "auto";     ///< auto | true | false: write from a copy while training goes on
   std::string resume_from_checkpoint;  ///< empty: no; "true": the latest complete one; else a path
   std::string max_shard_size = "5GB";  ///< only where there was no input checkpoint
   bool overwrite_output_dir = false;

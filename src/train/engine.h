@@ -75,7 +75,7 @@ class Engine {
   const ParamStore& store() const { return *store_; }
   Stream& stream() { return *stream_; }
   Device& device() { return device_; }
-  Communicator& comm() { return comm_; }
+  Communicator& comm() const { return comm_; }
 
   /// Starts an accumulation window: gradients and loss sum count as zero.
   void begin_window();

@@ -1,7 +1,6 @@
-// Opening a model, filling the store from it, and reading the store back by Hugging Face names.
+// Opening a model and filling the store from it.
 #include "train/model_source.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -66,64 +65,6 @@ void fill_store(ParamStore& store, Stream& stream, const ModelSource& source, ui
   } else {
     store.load(stream, *source.checkpoint);
   }
-}
-
-StoreSource::StoreSource(const ParamStore& store, Communicator& comm, Stream& stream,
-                         const ModelSource& source)
-    : store_(store), comm_(comm), stream_(stream) {
-  for (const Param& param : store.table().params) {
-    for (const ParamSlice& slice : param.slices) {
-      entries_.push_back({{slice.hf_name, DType::f32, slice.hf_shape}, &param, &slice});
-    }
-  }
-  const std::string head = "lm_head.weight";
-  if (source.tied && !source.random && source.checkpoint->find(head)) {
-    const Param& embedding = store.table().params.front();
-    const ParamSlice& slice = embedding.slices.front();
-    entries_.push_back({{head, DType::f32, slice.hf_shape}, &embedding, &slice});
-  }
-  std::sort(entries_.begin(), entries_.end(),
-            [](const Entry& a, const Entry& b) { return a.info.name < b.info.name; });
-}
-
-const StoreSource::Entry* StoreSource::entry(std::string_view name) const {
-  const auto at = std::lower_bound(entries_.begin(), entries_.end(), name,
-                                   [](const Entry& e, std::string_view n) { return e.info.name < n; });
-  return at != entries_.end() && at->info.name == name ? &*at : nullptr;
-}
-
-const TensorInfo* StoreSource::find(std::string_view name) const {
-  const Entry* found = entry(name);
-  return found ? &found->info : nullptr;
-}
-
-void StoreSource::read(std::string_view name, std::byte* to) const {
-  const Entry* found = entry(name);
-  DELTATUNE_ASSERT(found != nullptr);
-  if (comm_.world_size() > 1) comm_.exchange(found->info.name);
-  store_.read_slice(stream_, *found->param, *found->slice, reinterpret_cast<float*>(to));
-}
-
-void StoreSource::finish() const {
-  if (comm_.world_size() > 1) comm_.exchange("");
-}
-
-void StoreSource::serve() const {
-  for (;;) {
-    const std::string name = comm_.exchange("").front();
-    if (name.empty()) return;
-    const Entry* found = entry(name);
-    DELTATUNE_ASSERT(found != nullptr);
-    store_.read_slice(stream_, *found->param, *found->slice, nullptr);
-  }
-}
-
-std::vector<TensorInfo> StoreSource::trained(DType storage) const {
-  std::vector<TensorInfo> out;
-  for (const Entry& e : entries_) {
-    out.push_back({e.info.name, e.param->keep_f32 ? DType::f32 : storage, e.info.shape});
-  }
-  return out;
 }
 
 }  // namespace deltatune

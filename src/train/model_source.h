@@ -34,35 +34,4 @@ ModelSource open_model(const std::string& name_or_path, const std::string& init)
 /// Fills the store: from the checkpoint, or by the initialiser with `seed`.
 void fill_store(ParamStore&, Stream&, const ModelSource&, uint64_t seed);
 
-/// The store seen as the checkpoint's tensors, in f32, by their Hugging Face names. Both must outlive it.
-/// Where there are more ranks, rank 0 reads and the others serve(): each read gathers one tensor.
-class StoreSource final : public ParamSource {
- public:
-  /// `source`: where the model came from; a tied checkpoint that ships its head a second time gets both
-  /// copies trained.
-  StoreSource(const ParamStore& store, Communicator& comm, Stream& stream, const ModelSource& source);
-  const TensorInfo* find(std::string_view name) const override;
-  void read(std::string_view name, std::byte* to) const override;
-  /// Rank 0, after its last read, whether all went well or not: the others may go on.
-  void finish() const;
-  /// The other ranks: gives what rank 0 asks for until it is finished.
-  void serve() const;
-
-  /// All trained tensors by name, with the dtype a checkpoint of their own would have: `storage`,
-  /// and F32 for keep_f32 parameters.
-  std::vector<TensorInfo> trained(DType storage) const;
-
- private:
-  struct Entry {
-    TensorInfo info;
-    const Param* param;
-    const ParamSlice* slice;
-  };
-  const Entry* entry(std::string_view name) const;
-  const ParamStore& store_;
-  Communicator& comm_;
-  Stream& stream_;
-  std::vector<Entry> entries_;
-};
-
 }  // namespace deltatune

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "base/format.h"
 #include "comm/gpu_memory.h"
@@ -12,6 +13,7 @@
 #include "train/engine.h"
 #include "train/recompute.h"
 #include "train/setup.h"
+#include "train/state_image.h"
 
 namespace deltatune {
 namespace {
@@ -111,6 +113,9 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   const auto comm = make_null_communicator(report.world_size);
   const CommMemory exchange = allocate_comm_memory(*device, report.world_size);
   Engine engine(*device, *comm, source.config, source.tied, engine_options(config, choice.keep, true));
+  // How much host memory the other machine has is not known; the region is listed with its size.
+  const StateImage image(engine, config.save_only_model,
+                         saves_copy(config, *device, 0, std::numeric_limits<uint64_t>::max()));
   report.document_length = std::min(config.max_length, config.max_tokens);
   run_null_step(engine, config, report.document_length);
 

@@ -17,10 +17,12 @@
 #include "data/hold_out.h"
 #include "data/remote.h"
 #include "observe/console.h"
+#include "observe/machine.h"
 #include "observe/metrics.h"
 #include "observe/report.h"
 #include "observe/run_info.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_saver.h"
 #include "train/evaluate.h"
 #include "train/kernel_report.h"
 #include "train/output_folder.h"
@@ -29,6 +31,7 @@
 #include "train/run_data.h"
 #include "train/run_stream.h"
 #include "train/setup.h"
+#include "train/state_image.h"
 #include "train/step.h"
 #include "train/stop_signal.h"
 
@@ -148,6 +151,7 @@ class TrainingRun {
     console_.finish();
     if (stopped != 0 && !trainer_->done()) {
       if (saved_step_ != trainer_->steps_done()) save();
+      finish_save();
       log::info("stopped after step {}; go on with --resume_from_checkpoint true", trainer_->steps_done());
       return stopped;
     }
@@ -226,6 +230,7 @@ class TrainingRun {
     }
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
+    place_saver();
     allocations_ = device_.allocation_count();
     if (!leads_) return;
     info_.set("plan", plan_json(device_.plan()));
@@ -235,6 +240,24 @@ class TrainingRun {
     info_.set("total_steps", total_steps_);
     info_.set("world_size", int64_t{comm_.world_size()});
     if (status_ != nullptr) info_.set("restarts", status_->restarts());
+  }
+
+  void place_saver() {
+    CheckpointOptions options;
+    options.output_dir = output_;
+    options.storage = storage_dtype(config_);
+    if (!config_.tokenizer_name_or_path.empty()) options.side_files = text_.folder;
+    options.max_shard_bytes = parse_bytes(config_.max_shard_size);
+    options.save_total_limit = config_.save_total_limit;
+    options.only_model = config_.save_only_model;
+    const bool due = config_.save_steps > 0 && config_.save_steps <= total_steps_;
+    const size_t copy = image_bytes(engine_->store(), config_.save_only_model);
+    const bool copies = due && saves_copy(config_, device_, copy,
+                                          static_cast<uint64_t>(this_machine().memory_available_bytes));
+    options.copies = min_over_ranks(comm_, copies ? 1 : 0) == 1;
+    if (due && !options.copies && config_.async_save == "auto")
+      log::info("saves hold training up: there is no host memory for a copy of {}", format_bytes(copy));
+    saver_ = std::make_unique<CheckpointSaver>(*engine_, source_, std::move(options));
   }
 
   // What each rank may take, where CPU ranks share a machine's memory: the same on all.
@@ -252,7 +275,9 @@ class TrainingRun {
     if (resume_) {
       restore();
     } else {
-      fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
+      together(comm_, "load the weights", [&] {
+        fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
+      });
       if (leads_ && config_.overwrite_output_dir) remove_previous_run(output_);
       if (leads_) truncate_metrics(output_ / "metrics.jsonl", -1);
     }
@@ -287,7 +312,8 @@ class TrainingRun {
   }
 
   void restore() {
-    const json::Value state = load_checkpoint(*resume_, *engine_);
+    json::Value state;
+    together(comm_, "load the checkpoint", [&] { state = load_checkpoint(*resume_, *engine_); });
     if (const json::Value* dtype = state.find("dtype"); dtype && dtype->as_string() != config_.dtype) {
       throw Error(
           ErrorKind::usage,
@@ -327,6 +353,7 @@ class TrainingRun {
     const auto due = [&](int64_t every) { return every > 0 && (report.step % every == 0 || last); };
     log_step(report, due(config_.logging_steps));
     if (eval_set_ && due(config_.eval_steps) && config_.eval_steps > 0) run_evaluation();
+    if (const auto saved = saver_->poll()) report_save(*saved);
     if (config_.save_steps > 0 && report.step % config_.save_steps == 0) save();
   }
 
@@ -411,17 +438,6 @@ class TrainingRun {
     evaluated_step_ = trainer_->steps_done();
   }
 
-  CheckpointOptions checkpoint_options() const {
-    CheckpointOptions out;
-    out.output_dir = output_;
-    out.storage = storage_dtype(config_);
-    if (!config_.tokenizer_name_or_path.empty()) out.side_files = text_.folder;
-    out.max_shard_bytes = parse_bytes(config_.max_shard_size);
-    out.save_total_limit = config_.save_total_limit;
-    out.only_model = config_.save_only_model;
-    return out;
-  }
-
   TrainerState trainer_state() const {
     TrainerState state;
     state.epoch = stream_->epoch_progress();
@@ -438,7 +454,7 @@ class TrainingRun {
 
   void save() {
     at("saving");
-    const Stopwatch clock;
+    finish_save();
     if (leads_) metrics_->sync();
     json::Value state;
     state.set("trainer", trainer_->state());
@@ -446,16 +462,35 @@ class TrainingRun {
     state.set("weight_rounding", config_.weight_rounding);
     state.set("log_window", window_.to_json());
     state.set("tokens_seen", tokens_seen_);
-    const fs::path folder = save_checkpoint(checkpoint_options(), *engine_, source_, trainer_->steps_done(),
-                                            state, trainer_state());
     saved_step_ = trainer_->steps_done();
+    if (!saver_->start(saved_step_, state, trainer_state())) finish_save();
+  }
+
+  // One that is still being written.
+  void finish_save() {
+    if (!saver_->pending()) return;
+    at("saving");
+    const Stopwatch clock;
+    report_save(saver_->finish());
+    if (clock.seconds() > 1) log::info("waited {} for the end of the save", format_duration(clock.seconds()));
+  }
+
+  void report_save(const SaveReport& save) {
     if (!leads_) return;
+    const double rate = static_cast<double>(save.bytes) * 1e-9 / save.write_s;
     json::Value fields;
-    fields.set("step", trainer_->steps_done());
-    fields.set("path", folder.string());
-    fields.set("time_s", clock.seconds());
+    fields.set("step", save.step);
+    fields.set("path", save.folder.string());
+    fields.set("time_s", save.write_s);
+    fields.set("stall_s", save.stall_s);
+    fields.set("write_s", save.write_s);
+    fields.set("bytes", save.bytes);
+    fields.set("gb_per_s", rate);
+    fields.set("background", save.background);
     metrics_->event("save", fields);
-    log::info("saved {} in {}", folder.string(), format_duration(clock.seconds()));
+    log::info("saved {}: {} in {}, {:.2f} GB/s; training stood still for {}", save.folder.string(),
+              format_bytes(static_cast<uint64_t>(save.bytes)), format_duration(save.write_s), rate,
+              format_duration(save.stall_s));
     refresh_report();
   }
 
@@ -467,8 +502,9 @@ class TrainingRun {
           "look at the warnings above; no model was written");
     }
     if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();
+    finish_save();
     at("saving");
-    save_model(checkpoint_options(), *engine_, source_, trainer_state());
+    saver_->save_model(trainer_state());
     if (!leads_) return;
     json::Value fields;
     fields.set("step", trainer_->steps_done());
@@ -520,6 +556,7 @@ class TrainingRun {
   std::optional<TokenizedSet> eval_set_;
   std::unique_ptr<RowStream> stream_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsWriter> metrics_;
   LogWindow window_;

@@ -8,7 +8,7 @@
 #include "cpu/device.h"
 #include "e2e/runs.h"
 #include "io/safetensors.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_saver.h"
 #include "train/engine.h"
 
 namespace deltatune {
@@ -59,7 +59,7 @@ void load_and_save(const fs::path& model, const fs::path& output, DType storage)
   CheckpointOptions save;
   save.output_dir = output;
   save.storage = storage;
-  save_model(save, engine, source, {});
+  CheckpointSaver(engine, source, save).save_model({});
 }
 
 TEST(Save, WithoutAStepEveryTensorByteIsTheSame) {

@@ -171,11 +171,10 @@ TEST(Finite, CountsPerDtypeAndListsTensors) {
 
   const TempFolder dir("ck_finite");
   write_text(dir / "config.json", "{}");
-  SafetensorsWriter writer(dir / "model.safetensors",
-                           std::vector<PlannedTensor>{{"good", "F32", {1}}, {"bad", "F32", {3}}});
-  const std::vector<float> values{1.0f, 2.0f, NAN, INFINITY};
-  writer.write(std::as_bytes(std::span(values)));
-  writer.close();
+  const float values[]{1.0f, 2.0f, NAN, INFINITY};
+  const auto tensors = place_tensors(std::vector<PlannedTensor>{{"good", "F32", {1}}, {"bad", "F32", {3}}});
+  write_text(dir / "model.safetensors",
+             safetensors_head(tensors).append(reinterpret_cast<const char*>(values), sizeof values));
   const HfCheckpoint checkpoint(dir.path());
   const std::vector<std::string> good{"good", "absent"};
   check_finite(checkpoint, good);

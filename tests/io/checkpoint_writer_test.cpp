@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "io/finite.h"
+#include "io/save_hf.h"
 #include "io/test_files.h"
 
 namespace deltatune {
@@ -184,6 +185,44 @@ TEST(SaveHf, NonFiniteValueInALaterBlockIsFoundAtItsPlace) {
   EXPECT_TRUE(has(error_text(ErrorKind::diverged,
                              [&] { save_hf(dir / "out", SaveMode::replace, &source, trained, values); }),
                   "element 1048583"));
+}
+
+// Cuts of ranks fall inside rows and pages, and one file is larger than a block.
+TEST(SaveHf, AnyNumberOfRanksWritesTheSameFiles) {
+  const TempFolder dir("save_ranks");
+  write_sharded_checkpoint(dir / "in");
+  const auto n = static_cast<int64_t>(StagingLanes::block + 12345);
+  write_tensors(dir / "in" / "x.safetensors",
+                {{"lm_head.weight", "BF16", {n}}, {"table", "F8_E4M3", {5}}, {"odd", "U8", {3}}});
+  fs::remove(dir / "in" / index_file_name);
+  fs::remove(dir / "in" / "layers-22.safetensors");
+  fs::remove(dir / "in" / "model.safetensors-00001-of-00002.safetensors");
+  const HfCheckpoint source(dir / "in");
+  std::vector<float> v(static_cast<size_t>(n));
+  Rng rng(5);
+  for (float& x : v) x = static_cast<float>(rng.normal());
+  MemorySource values;
+  values.put("lm_head.weight", {n}, v);
+  const std::vector<TensorInfo> trained = infos_of(source, {"lm_head.weight"});
+  SaveOptions options;
+  std::string one;
+  for (const int ranks : {1, 2, 3, 7}) {
+    options.ranks = ranks;
+    const std::vector<FileBlocks> blocks =
+        save_hf(dir / "out", SaveMode::replace, &source, trained, values, options);
+    const std::string bytes = read_file(dir / "out" / "x.safetensors");
+    if (ranks == 1) one = bytes;
+    ASSERT_EQ(bytes.size(), source.files()[0].all().size());
+    EXPECT_TRUE(bytes == one) << ranks << " ranks";
+    // Their blocks cover the file and fit it; a changed byte is found where it is.
+    const HashedFile checked(dir / "out" / "x.safetensors", blocks[0]);
+    std::vector<std::byte> back(bytes.size() - 20);
+    checked.read(11, back);
+    EXPECT_EQ(std::memcmp(back.data(), bytes.data() + 11, back.size()), 0);
+  }
+  uint16_t bits;
+  std::memcpy(&bits, one.data() + source.files()[0].head().size() + 2 * static_cast<size_t>(n - 1), 2);
+  EXPECT_EQ(bits, narrow<bf16>(v.back()).bits);
 }
 
 fs::path write_bare(const fs::path& folder) {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "io/safetensors_head.h"
 #include "io/test_files.h"
 #include "io/trainer_state.h"
 
@@ -28,19 +29,49 @@ MemorySource example_tensors(int rank) {
   return values;
 }
 
-void write_example(const fs::path& checkpoint, int world_size) {
-  std::vector<FileRecord> records;
-  for (int rank = 0; rank < world_size; ++rank) {
-    const MemorySource values = example_tensors(rank);
-    records.push_back(write_resume_rank(checkpoint, rank, world_size, values.infos(), values));
+// Writes a file; every tensor, and the head, is a block.
+FileBlocks write_blocks(const fs::path& path, const MemorySource& values) {
+  std::vector<PlannedTensor> plan;
+  for (const TensorInfo& info : values.infos())
+    plan.push_back({info.name, safetensors_name(info.dtype), info.shape});
+  const std::vector<StoredTensor> tensors = place_tensors(plan);
+  std::string text = safetensors_head(tensors, {});
+  FileBlocks out{path.filename().string(), 0, {{0, text.size(), block_hash(std::as_bytes(std::span(text)))}}};
+  for (const StoredTensor& tensor : tensors) {
+    std::vector<std::byte> bytes(tensor.size);
+    values.read(tensor.name, bytes.data());
+    out.blocks.push_back({text.size(), bytes.size(), block_hash(bytes)});
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
-  write_resume_state(checkpoint, example_state(), records);
+  out.size = text.size();
+  write_text(path, text);
+  return out;
+}
+
+void write_example(const fs::path& checkpoint, int world_size) {
+  std::vector<FileBlocks> ranks;
+  for (int rank = 0; rank < world_size; ++rank)
+    ranks.push_back(write_blocks(rank_file_path(checkpoint, rank, world_size), example_tensors(rank)));
+  MemorySource weights;
+  weights.put("w", {2}, {1, 2});
+  const std::vector<FileBlocks> files{write_blocks(checkpoint / "model.safetensors", weights)};
+  write_text(checkpoint / "config.json", "{}");
+  write_resume_state(checkpoint, example_state(), ranks, files);
 }
 
 std::string problem_of(const fs::path& checkpoint) {
   return error_text(ErrorKind::model, [&] {
     const ResumeState state(checkpoint);
-    for (int rank = 0; rank < state.world_size(); ++rank) state.rank(rank);
+    std::vector<std::byte> bytes;
+    for (int rank = 0; rank < state.world_size(); ++rank) {
+      const RankFile file(state, rank);
+      for (const TensorInfo& info : example_tensors(rank).infos()) {
+        bytes.resize(file.find(info.name)->size);
+        file.read(*file.find(info.name), 0, bytes);
+      }
+    }
+    bytes.resize(8);
+    CheckedWeights(state).read("w", bytes.data());
   });
 }
 
@@ -60,12 +91,20 @@ TEST(ResumeState, ComesBackExactly) {
   EXPECT_EQ(state.state().at("step").as_integer(), 12);
   EXPECT_EQ(state.state().at("lr").as_number(), 0.1 + 0.2);
   for (int rank = 0; rank < 2; ++rank) {
-    const SafetensorsFile file = state.rank(rank);
+    const RankFile file(state, rank);
     const float expected[]{1.0f * static_cast<float>(rank), 2, 3};
-    EXPECT_EQ(std::memcmp(file.bytes(*file.find("master")).data(), expected, sizeof expected), 0);
+    float read[3];
+    file.read(*file.find("master"), 0, std::as_writable_bytes(std::span(read)));
+    EXPECT_EQ(std::memcmp(read, expected, sizeof expected), 0);
+    // Parts of blocks are checked too.
+    file.read(*file.find("master"), 4, std::as_writable_bytes(std::span(read)).first(4));
+    EXPECT_EQ(read[0], 2);
     EXPECT_EQ(file.find("m")->dtype, "BF16");
     EXPECT_EQ(file.find("rng")->dtype, "I64");
   }
+  float w[2];
+  CheckedWeights(state).read("w", reinterpret_cast<std::byte*>(w));
+  EXPECT_EQ(w[1], 2);
 }
 
 TEST(ResumeState, EveryDefectIsNamed) {
@@ -90,8 +129,24 @@ TEST(ResumeState, EveryDefectIsNamed) {
   write_text(rank, flipped);
   EXPECT_TRUE(has(problem_of(dir.path()), "rank-00001-of-00002.safetensors was altered"));
   fresh();
-  replace_in(state, "\"version\": 1", "\"version\": 2");
-  EXPECT_TRUE(has(problem_of(dir.path()), "format version 2, this program reads version 1"));
+  flipped = whole;
+  flipped[whole.find("master")] = 'M';
+  write_text(rank, flipped);
+  EXPECT_TRUE(has(problem_of(dir.path()), "rank-00001-of-00002.safetensors was altered"));
+  fresh();
+  std::string weights = read_file(dir / "model.safetensors");
+  weights.back() ^= 1;
+  write_text(dir / "model.safetensors", weights);
+  EXPECT_TRUE(has(problem_of(dir.path()), "model.safetensors was altered"));
+  fresh();
+  replace_in(state, "\"version\": 2", "\"version\": 3");
+  EXPECT_TRUE(has(problem_of(dir.path()), "format version 3, this program reads version 2"));
+  fresh();
+  replace_in(state, "\"blocks\": [[0, ", "\"blocks\": [[1, ");
+  EXPECT_TRUE(has(problem_of(dir.path()), "is not possible"));
+  fresh();
+  replace_in(state, "\"blocks\": [[0, ", "\"blocks\": [[-1, ");
+  EXPECT_TRUE(has(problem_of(dir.path()), "negative number"));
   fresh();
   replace_in(state, "\"step\": 12", "\"step\": 13");
   EXPECT_TRUE(has(problem_of(dir.path()), "state.json was altered"));
@@ -110,8 +165,6 @@ TEST(ResumeState, EveryDefectIsNamed) {
 }
 
 void write_checkpoint(const fs::path& folder) {
-  write_text(folder / "config.json", "{}");
-  write_tensors(folder / "model.safetensors", {{"w", "F32", {2}}});
   write_example(folder, 1);
 }
 

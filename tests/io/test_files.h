@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "io/checkpoint_reader.h"
-#include "io/safetensors_writer.h"
+#include "io/safetensors_head.h"
 #include "tensor/param_source.h"
 
 namespace deltatune {
@@ -75,6 +75,9 @@ class MemorySource final : public ParamSource {
     const auto& bytes = values_.find(name)->second.second;
     if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
   }
+  void read_part(std::string_view name, size_t begin, size_t bytes, std::byte* to) const override {
+    if (bytes > 0) std::memcpy(to, values_.find(name)->second.second.data() + begin, bytes);
+  }
   std::vector<TensorInfo> infos() const {
     std::vector<TensorInfo> out;
     for (const auto& [name, value] : values_) out.push_back(value.first);
@@ -94,19 +97,20 @@ inline void write_text(const fs::path& path, std::string_view text) {
 /// One safetensors file whose bytes are a function of `seed`: finite values of every dtype, both zeros,
 /// subnormals.
 inline void write_tensors(const fs::path& path, const std::vector<PlannedTensor>& plan, uint32_t seed = 1) {
-  SafetensorsWriter writer(path, plan);
-  for (const StoredTensor& tensor : writer.tensors()) {
-    std::vector<std::byte> bytes(tensor.size);
+  const std::vector<StoredTensor> tensors = place_tensors(plan);
+  std::string text = safetensors_head(tensors);
+  for (const StoredTensor& tensor : tensors) {
+    std::string bytes(tensor.size, '\0');
     const size_t width = std::max<size_t>(1, static_cast<size_t>(dtype_bits(tensor.dtype)) / 8);
     for (size_t i = 0; i < bytes.size(); ++i) {
       seed = seed * 1664525u + 1013904223u;
-      bytes[i] = static_cast<std::byte>(seed >> 24);
+      bytes[i] = static_cast<char>(seed >> 24);
       // The top exponent bit cleared: finite in every floating dtype.
-      if (i % width == width - 1) bytes[i] &= std::byte{0xbf};
+      if (i % width == width - 1) bytes[i] = static_cast<char>(bytes[i] & 0xbf);
     }
-    writer.write(bytes);
+    text += bytes;
   }
-  writer.close();
+  write_text(path, text);
 }
 
 /// A checkpoint of three oddly named shards with an index: BF16, F32 and F16, a rank-5 vision tensor, mtp, an
