@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "comm/exchange.h"
 #include "io/save_folder.h"
 
 namespace deltatune {
@@ -93,6 +97,31 @@ void prepare_output_folder(const Config& config, bool resuming) {
   }
   write_file_atomic(folder / ".deltatune-write-test", "");
   fs::remove(folder / ".deltatune-write-test", code);
+}
+
+void check_shared_folder(Communicator& comm, const fs::path& folder) {
+  if (comm.world_size() == 1) return;
+  const bool first = comm.rank() == 0;
+  // A name that no earlier run has left behind.
+  const std::string name = from_rank_0(comm, first ? ".deltatune-ranks-" + timestamp_utc() : "");
+  together(comm, "prepare output_dir", [&] {
+    if (first) write_file_atomic(folder / name, "");
+  });
+  const Stopwatch waited;
+  std::error_code ignored;
+  while (!fs::exists(folder / name, ignored) && waited.seconds() < 5)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  const bool seen = fs::exists(folder / name, ignored);
+  const bool all = min_over_ranks(comm, seen ? 1 : 0) == 1;
+  if (first) fs::remove(folder / name, ignored);
+  if (all) return;
+  const std::string fix = "give an output_dir on a file system that all machines share, as an absolute path";
+  if (!seen) {
+    throw Error(ErrorKind::resource, format("rank {} does not see what rank 0 writes", comm.rank()),
+                "output_dir " + folder.string(), fix);
+  }
+  throw Error(ErrorKind::distributed, "not all ranks see what rank 0 writes", "output_dir " + folder.string(),
+              fix);
 }
 
 void remove_previous_run(const fs::path& output_dir) {

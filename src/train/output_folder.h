@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/file.h"
+#include "comm/communicator.h"
 #include "train/config.h"
 
 namespace deltatune {
@@ -15,6 +16,11 @@ namespace deltatune {
 /// that holds weights but no run, unless overwrite_output_dir is set. A folder that is the input model, or
 /// whose checkpoints to be removed hold it, is refused always. Throws Error{usage} and Error{resource}.
 void prepare_output_folder(const Config& config, bool resuming);
+
+/// Whether all ranks see the same `folder`: rank 0 writes a file that each of the others must find within a few
+/// seconds. All ranks call it together. Throws Error{resource} on a rank that does not, Error{distributed} on
+/// the others.
+void check_shared_folder(Communicator& comm, const fs::path& folder);
 
 /// Removes the checkpoints and metrics in `output_dir`: what overwrite_output_dir asks for, called once model
 /// and data of the new run are loaded, so that a wrong path costs nothing. Throws Error{resource}.

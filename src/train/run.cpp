@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/phases.h"
 #include "comm/exchange.h"
 #include "data/hold_out.h"
 #include "data/remote.h"
@@ -100,6 +101,7 @@ class TrainingRun {
         console_(progress_style(leads_ ? config.progress : "none", terminal_), terminal_) {
     if (leads_) prepare_output_folder(config, resume_.has_value());
     comm_.exchange("");  // nobody goes on before the folder is there
+    check_shared_folder(comm_, output_);
     if (config.dry_run || !leads_) return;
     write_file_atomic(output_ / "config.resolved.yaml", context.resolved_config);
     if (!config.run_name.empty()) info_.set("run_name", config.run_name);
@@ -137,14 +139,17 @@ class TrainingRun {
 
   int run_steps() {
     const StopSignal signals;
+    phases_.end("program and device");
     at("loading the data");
     load();
     if (config_.dry_run) return dry_run();
     place();
     start();
+    phases_.end(resume_ ? "checkpoint" : "weights");
     int stopped = 0;
     while (!trainer_->done() && stopped == 0) {
       one_step();
+      if (trainer_->steps_done() == started_at_ + 1) report_start();
       stopped = StopSignal::exit_code();
       if (comm_.world_size() > 1) stopped = static_cast<int>(max_over_ranks(comm_, stopped));
     }
@@ -162,6 +167,7 @@ class TrainingRun {
   void load() {
     check_data_keys(config_);
     source_ = open_model(config_.model_name_or_path, config_.init);
+    phases_.end("model files");
     text_ = open_run_text(config_, source_, false);
     if (config_.dataset.empty()) {
       throw Error(ErrorKind::usage, "no dataset is named", "dataset",
@@ -185,6 +191,7 @@ class TrainingRun {
     sized_ = with_segments(config_, segments);
     total_steps_ = stream.total_steps;
     stream_ = std::move(stream.rows);
+    phases_.end("data");
   }
 
   void split_validation() {
@@ -230,7 +237,9 @@ class TrainingRun {
     }
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
+    phases_.end("memory and kernels");
     place_saver();
+    phases_.end("memory for saves");
     allocations_ = device_.allocation_count();
     if (!leads_) return;
     info_.set("plan", plan_json(device_.plan()));
@@ -334,6 +343,14 @@ class TrainingRun {
     log::info("resumed from {} at step {}", resume_->string(), trainer_->steps_done());
     if (trainer_->done())
       log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
+  }
+
+  void report_start() {
+    phases_.end("first step");
+    log::info("from the start of the process to the first step: {}", phases_.text());
+    json::Value seconds = json::Object{};
+    for (const auto& [name, value] : phases_.all()) seconds.set(name, value);
+    if (leads_) info_.set("startup_s", std::move(seconds));
   }
 
   void one_step() {
@@ -561,6 +578,7 @@ class TrainingRun {
   std::unique_ptr<MetricsWriter> metrics_;
   LogWindow window_;
   std::vector<LogEntry> history_;
+  Phases phases_;
   int64_t total_steps_ = 0;
   int64_t tokens_seen_ = 0;
   int64_t saved_step_ = -1;
