@@ -1,9 +1,9 @@
 // Linux: field 22 of /proc/self/stat is the start of the process in ticks since boot.
 #include "base/phases.h"
 
-#include <time.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <fstream>
 #include <sstream>
 

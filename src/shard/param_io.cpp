@@ -143,13 +143,13 @@ void ParamStore::load(Stream& stream, const ParamSource& source) {
   clear(stream);
   stream.sync();
   // Stretches of files, as many as lanes at a time.
-  struct Stretch {
+  struct FileStretch {
     size_t slice;
     size_t begin, bytes;  // of the tensor in the file
     Tensor to;
   };
   std::vector<const TensorInfo*> infos;
-  std::vector<Stretch> stretches;
+  std::vector<FileStretch> stretches;
   for (const Param& param : table_.params) {
     for (const ParamSlice& slice : param.slices) {
       infos.push_back(&stored_info(source, slice));
@@ -166,7 +166,7 @@ void ParamStore::load(Stream& stream, const ParamSource& source) {
   }
   std::vector<std::atomic<int64_t>> bad(infos.size());
   lanes_.run(static_cast<int64_t>(stretches.size()), [&](int64_t i, StagingLanes::Lane& lane) {
-    const Stretch& stretch = stretches[static_cast<size_t>(i)];
+    const FileStretch& stretch = stretches[static_cast<size_t>(i)];
     const TensorInfo& info = *infos[stretch.slice];
     source.read_part(info.name, stretch.begin, stretch.bytes, lane.first);
     bad[stretch.slice] += upload_values(stretch.to, lane.first, info.dtype, lane);

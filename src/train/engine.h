@@ -74,7 +74,7 @@ class Engine {
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   Stream& stream() { return *stream_; }
-  Device& device() { return device_; }
+  Device& device() const { return device_; }
   Communicator& comm() const { return comm_; }
 
   /// Starts an accumulation window: gradients and loss sum count as zero.

@@ -17,9 +17,9 @@ namespace deltatune {
 /// whose checkpoints to be removed hold it, is refused always. Throws Error{usage} and Error{resource}.
 void prepare_output_folder(const Config& config, bool resuming);
 
-/// Whether all ranks see the same `folder`: rank 0 writes a file that each of the others must find within a few
-/// seconds. All ranks call it together. Throws Error{resource} on a rank that does not, Error{distributed} on
-/// the others.
+/// Whether all ranks see the same `folder`: rank 0 writes a file that each of the others must find within a
+/// few seconds. All ranks call it together. Throws Error{resource} on a rank that does not,
+/// Error{distributed} on the others.
 void check_shared_folder(Communicator& comm, const fs::path& folder);
 
 /// Removes the checkpoints and metrics in `output_dir`: what overwrite_output_dir asks for, called once model

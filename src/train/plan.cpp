@@ -12,6 +12,7 @@
 #include "ops/null_device.h"
 #include "train/engine.h"
 #include "train/recompute.h"
+#include "train/save_options.h"
 #include "train/setup.h"
 #include "train/state_image.h"
 

@@ -18,7 +18,6 @@
 #include "data/hold_out.h"
 #include "data/remote.h"
 #include "observe/console.h"
-#include "observe/machine.h"
 #include "observe/metrics.h"
 #include "observe/report.h"
 #include "observe/run_info.h"
@@ -31,8 +30,8 @@
 #include "train/recompute.h"
 #include "train/run_data.h"
 #include "train/run_stream.h"
+#include "train/save_options.h"
 #include "train/setup.h"
-#include "train/state_image.h"
 #include "train/step.h"
 #include "train/stop_signal.h"
 
@@ -238,7 +237,9 @@ class TrainingRun {
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
     phases_.end("memory and kernels");
-    place_saver();
+    const fs::path side_files = config_.tokenizer_name_or_path.empty() ? fs::path() : text_.folder;
+    saver_ = std::make_unique<CheckpointSaver>(*engine_, source_,
+                                               save_options(config_, *engine_, side_files, total_steps_));
     phases_.end("memory for saves");
     allocations_ = device_.allocation_count();
     if (!leads_) return;
@@ -249,24 +250,6 @@ class TrainingRun {
     info_.set("total_steps", total_steps_);
     info_.set("world_size", int64_t{comm_.world_size()});
     if (status_ != nullptr) info_.set("restarts", status_->restarts());
-  }
-
-  void place_saver() {
-    CheckpointOptions options;
-    options.output_dir = output_;
-    options.storage = storage_dtype(config_);
-    if (!config_.tokenizer_name_or_path.empty()) options.side_files = text_.folder;
-    options.max_shard_bytes = parse_bytes(config_.max_shard_size);
-    options.save_total_limit = config_.save_total_limit;
-    options.only_model = config_.save_only_model;
-    const bool due = config_.save_steps > 0 && config_.save_steps <= total_steps_;
-    const size_t copy = image_bytes(engine_->store(), config_.save_only_model);
-    const bool copies = due && saves_copy(config_, device_, copy,
-                                          static_cast<uint64_t>(this_machine().memory_available_bytes));
-    options.copies = min_over_ranks(comm_, copies ? 1 : 0) == 1;
-    if (due && !options.copies && config_.async_save == "auto")
-      log::info("saves hold training up: there is no host memory for a copy of {}", format_bytes(copy));
-    saver_ = std::make_unique<CheckpointSaver>(*engine_, source_, std::move(options));
   }
 
   // What each rank may take, where CPU ranks share a machine's memory: the same on all.

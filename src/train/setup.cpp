@@ -64,20 +64,6 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   return out;
 }
 
-bool saves_copy(const Config& config, const Device& device, uint64_t copy, uint64_t free) {
-  if (config.async_save == "false" || config.save_steps == 0) return false;
-  if (device.target() == Target::cpu) return true;  // looked at again at each save
-  const uint64_t wanted = copy * static_cast<uint64_t>(config.local_world_size);
-  if (wanted <= free - free / 5) return true;
-  if (config.async_save == "true") {
-    throw Error(ErrorKind::resource,
-                format("copies of the state take {} of host memory, {} are free", format_bytes(wanted),
-                       format_bytes(free)),
-                "async_save: true", "use async_save: auto, or save_only_model: true");
-  }
-  return false;
-}
-
 std::string describe_decay(const ParamTable& table, double weight_decay) {
   if (weight_decay == 0) return "weight decay is 0";
   std::map<std::string, int> exempt;
