@@ -27,7 +27,7 @@ import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 DEMO = os.path.join(ROOT, "examples/demo")
-STEPS = 40
+STEPS = 24
 SMALL = {
     "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 16,

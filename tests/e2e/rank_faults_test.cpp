@@ -148,7 +148,7 @@ TEST_F(Ranks, KilledAtAnyMomentARunIsResumable) {
   if (std::system("command -v python3 >/dev/null") != 0) GTEST_SKIP() << "no python3";
   const fs::path log = folder / "kills.log";
   const std::string command = "python3 '" + (source_dir / "tools/kill_ranks.py").string() + "' '" +
-                              DELTATUNE_BINARY + "' --kills 4 --seed 3 --folder '" +
+                              DELTATUNE_BINARY + "' --kills 3 --seed 3 --folder '" +
                               (folder / "kills").string() + "' >'" + log.string() + "' 2>&1";
   EXPECT_EQ(std::system(command.c_str()), 0) << slurp(log);
 }
