@@ -118,29 +118,32 @@ TEST_F(Ranks, ALaterDivergenceKeepsTheGoodCheckpoint) {
 }
 
 // Started again from the latest checkpoint, a run that lost a rank gives what an undisturbed one gives.
-TEST_F(Ranks, ALostRankIsStartedAgain) {
-  for (const int ranks : {2, 1}) {
-    const std::string name = std::to_string(ranks);
-    const Keys more = {{"max_steps", "40"}, {"lr_scheduler_type", "constant"}, {"max_restarts", "2"}};
-    train(to("calm" + name, ranks, 2, more));
-    Child child(folder, to("lost" + name, ranks, 2, more));
-    ASSERT_TRUE(child.until([&] { return fs::exists(folder / ("lost" + name) / "checkpoint-3"); }))
-        << child.log();
-    const auto processes = rank_processes(child.config());
-    ASSERT_EQ(processes.size(), static_cast<size_t>(ranks));
-    ::kill(processes.at(ranks - 1), SIGKILL);
-    EXPECT_EQ(child.wait(), 0) << child.log();
-    EXPECT_NE(child.log().find("rank " + std::to_string(ranks - 1) + " was ended by signal 9"),
-              std::string::npos)
-        << child.log();
-    EXPECT_NE(child.log().find("restart 1 of 2, from the latest checkpoint"), std::string::npos)
-        << child.log();
-    EXPECT_EQ(count_errors(child.log()), 0) << child.log();
-    EXPECT_TRUE(bytes("lost" + name) == bytes("calm" + name));
-    EXPECT_EQ(step_lines(folder / ("lost" + name)), step_lines(folder / ("calm" + name)));
-    const json::Value run = json::parse_file((folder / ("lost" + name) / "run.json").string());
-    EXPECT_EQ(run.at("restarts").as_integer(), 1);
-  }
+void expect_restart(const Ranks& test, int ranks, int signal, const std::string& says) {
+  const std::string name = std::to_string(ranks) + "-" + std::to_string(signal);
+  const Keys more = {
+      {"max_steps", "40"}, {"lr_scheduler_type", "constant"}, {"max_restarts", "2"}, {"ddp_timeout", "12"}};
+  const fs::path calm = test.folder / ("calm" + name), lost = test.folder / ("lost" + name);
+  test.train(test.to("calm" + name, ranks, 2, more));
+  Child child(test.folder, test.to("lost" + name, ranks, 2, more));
+  ASSERT_TRUE(child.until([&] { return fs::exists(lost / "checkpoint-3"); })) << child.log();
+  const auto processes = rank_processes(child.config());
+  ASSERT_EQ(processes.size(), static_cast<size_t>(ranks));
+  ::kill(processes.at(ranks - 1), signal);
+  EXPECT_EQ(child.wait(), 0) << child.log();
+  EXPECT_NE(child.log().find("rank " + std::to_string(ranks - 1) + says), std::string::npos) << child.log();
+  EXPECT_NE(child.log().find("restart 1 of 2, from the latest checkpoint"), std::string::npos) << child.log();
+  EXPECT_EQ(count_errors(child.log()), 0) << child.log();
+  EXPECT_TRUE(test.bytes("lost" + name) == test.bytes("calm" + name));
+  EXPECT_EQ(step_lines(lost), step_lines(calm));
+  EXPECT_EQ(json::parse_file((lost / "run.json").string()).at("restarts").as_integer(), 1);
+}
+
+TEST_F(Ranks, AKilledRankIsStartedAgain) {
+  for (const int ranks : {2, 1}) expect_restart(*this, ranks, SIGKILL, " was ended by signal 9");
+}
+
+TEST_F(Ranks, AHungRankIsStartedAgain) {
+  expect_restart(*this, 2, SIGSTOP, " did not take part in ");
 }
 
 // A few of the kills that tools/kill_ranks.py does by the dozen.
