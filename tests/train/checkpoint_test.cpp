@@ -13,6 +13,7 @@
 #include "io/test_files.h"
 #include "shard/rank_engine.h"
 #include "train/checkpoint_saver.h"
+#include "train/output_folder.h"
 
 namespace deltatune {
 namespace {
@@ -252,6 +253,21 @@ TEST_F(Saving, ARankChecksWhatItReads) {
   ASSERT_TRUE(errors[1].has_value());
   EXPECT_EQ(errors[1]->kind(), ErrorKind::model);
   EXPECT_NE(errors[1]->text().find("rank-00001-of-00002.safetensors was altered"), std::string::npos);
+}
+
+TEST(SharedFolder, ARankThatSeesAnotherFolderIsNamed) {
+  const TempFolder dir("shared");
+  fs::create_directories(dir / "a");
+  fs::create_directories(dir / "b");
+  run_ranks(3, [&](Communicator& comm) { check_shared_folder(comm, dir / "a"); });
+  EXPECT_TRUE(fs::is_empty(dir / "a"));
+  const RankErrors errors = on_ranks(
+      3, [&](Communicator& comm) { check_shared_folder(comm, dir / (comm.rank() == 2 ? "b" : "a")); });
+  for (const std::optional<Error>& error : errors) ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(errors[2]->kind(), ErrorKind::resource);
+  EXPECT_NE(errors[2]->text().find("rank 2 does not see"), std::string::npos) << errors[2]->text();
+  EXPECT_EQ(errors[0]->kind(), ErrorKind::distributed);
+  EXPECT_TRUE(fs::is_empty(dir / "a"));
 }
 
 }  // namespace
