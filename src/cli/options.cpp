@@ -209,9 +209,9 @@ void optimizer_rows(Table& t) {
   t.add("max_grad_norm", &Config::max_grad_norm, training,
         "clip the global gradient norm to this; 0 means never")
       .at_least(0);
-  t.add("optim", &Config::optim, training, "optimizer")
+  t.add("optim", &Config::optim, training | bench_step,
+        "adamw_8bit keeps the two moments in 8 bits, in blocks of 128 with one scale each")
       .one_of({"adamw", "adamw_8bit"})
-      .not_yet({"adamw_8bit"})
       .alias({"optimizer"})
       .spelled({{"adamw_torch", "adamw"},
                 {"adamw_torch_fused", "adamw"},
@@ -239,12 +239,11 @@ void memory_rows(Table& t) {
   t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")
       .one_of({"f32", "bf16"})
       .not_yet({"bf16"});
-  t.add("offload_optimizer", &Config::offload_optimizer, training, "keep Adam's moments in host memory")
-      .not_yet();
-  t.add(
-       "gradient_release", &Config::gradient_release, training,
-       "update each group of weights as soon as its gradient is complete; excludes accumulation and clipping")
-      .not_yet();
+  t.add("offload_optimizer", &Config::offload_optimizer, training,
+        "keep Adam's moments in host memory; they visit the GPU for the update");
+  t.add("gradient_release", &Config::gradient_release, training,
+        "update each block of weights as soon as its gradient is complete, and keep no gradients; excludes "
+        "accumulation and clipping");
   t.add("recompute", &Config::recompute, training | parity | bench_step,
         "activations: keep all, keep matrix products, keep each block's input, or what free memory pays best "
         "for")

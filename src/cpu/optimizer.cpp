@@ -2,7 +2,7 @@
 //
 // sum_squares adds blocks of 4096 elements in double and the blocks in order, so the norm does not depend on
 // threads. AdamW is element by element in fp32: decay, moments, update, in this order; what is kept in bf16
-// is rounded at the end. With a non-finite norm it changes nothing.
+// or in codes of 8 bits is rounded at the end. With a non-finite norm it changes nothing.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "base/thread_pool.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/vector.h"
+#include "ops/moment_codes.h"
 #include "ops/rounding.h"
 #include "ops/scratch.h"
 
@@ -53,6 +54,19 @@ inline T rounded(float x, Rounding rounding, uint32_t random) {
   return narrow<T>(x);
 }
 
+/// The parameters of a master that lies apart.
+template <class P>
+void copy_master(const AdamwTensors& tensors, const P* master, int64_t begin, int64_t end) {
+  if constexpr (std::is_same_v<P, float>) {
+    if (tensors.master_n.empty()) return;
+    if (tensors.param_n.dtype == DType::f32) {
+      std::copy(master + begin, master + end, tensors.param_n.as<float>() + begin);
+    } else {
+      store_row(tensors.param_n.as<bf16>() + begin, master + begin, end - begin);
+    }
+  }
+}
+
 /// P: dtype of the master, which may be the parameter itself; M: of the moments.
 template <class P, class M>
 void update_all(const AdamwTensors& tensors, Tensor master_n, const float* scalars, const Step& step,
@@ -79,14 +93,60 @@ void update_all(const AdamwTensors& tensors, Tensor master_n, const float* scala
       m[i] = rounded<M>(first, options.rounding, random.m);
       v[i] = rounded<M>(second, options.rounding, random.v);
     }
-    if constexpr (std::is_same_v<P, float>) {
-      if (tensors.master_n.empty()) return;
-      if (tensors.param_n.dtype == DType::f32) {
-        std::copy(master + begin, master + end, tensors.param_n.as<float>() + begin);
-      } else {
-        store_row(tensors.param_n.as<bf16>() + begin, master + begin, end - begin);
-      }
-    }
+    copy_master(tensors, master, begin, end);
+  });
+}
+
+/// Elements [begin, end) of one block of 8-bit moments: all new values first, the codes when the block's
+/// largest are known.
+template <class P>
+void update_block(const AdamwTensors& tensors, P* master, int64_t block, uint32_t number, const Step& step,
+                  const AdamwOptions& options) {
+  const int64_t begin = block * moment_block;
+  const int64_t count = std::min(moment_block, tensors.m_n.count() - begin);
+  uint8_t* m = tensors.m_n.as<uint8_t>() + begin;
+  uint8_t* v = tensors.v_n.as<uint8_t>() + begin;
+  float& m_unit = tensors.m_unit_b.as<float>()[block];
+  float& v_unit = tensors.v_unit_b.as<float>()[block];
+  const float* gradient = tensors.grad_n.as<float>() + begin;
+  float first[moment_block], second[moment_block];
+  RoundingBits random[moment_block];
+  Philox4 words{};
+  uint32_t largest_m = 0;
+  uint32_t largest_v = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto element = static_cast<uint64_t>(tensors.first + begin + i);
+    if (i % 8 == 0) words = rounding_words_of_8(options.seed, tensors.group, number, element / 8);
+    random[i] = rounding_bits_of_8(words, static_cast<int>(i % 8));
+    first[i] = std::bit_cast<float>(moment1_bits(m[i])) * m_unit;
+    second[i] = std::bit_cast<float>(moment2_bits(v[i])) * v_unit;
+    const float value = updated(widen(master[begin + i]), first[i], second[i], gradient[i], step);
+    master[begin + i] = rounded<P>(value, options.rounding, random[i].param);
+    largest_m = std::max(largest_m, std::bit_cast<uint32_t>(first[i]) & 0x7fffffffu);
+    largest_v = std::max(largest_v, std::bit_cast<uint32_t>(second[i]) & 0x7fffffffu);
+  }
+  const uint32_t exponent_m = block_exponent(largest_m, moment1_top);
+  const uint32_t exponent_v = block_exponent(largest_v, moment2_top);
+  m_unit = std::bit_cast<float>(unit_bits(exponent_m, moment1_top));
+  v_unit = std::bit_cast<float>(unit_bits(exponent_v, moment2_top));
+  const auto inverse_m = std::bit_cast<float>(inverse_unit_bits(exponent_m, moment1_top));
+  const auto inverse_v = std::bit_cast<float>(inverse_unit_bits(exponent_v, moment2_top));
+  for (int64_t i = 0; i < count; ++i) {
+    m[i] = moment1_code(std::bit_cast<uint32_t>(first[i] * inverse_m), random[i].m);
+    v[i] = moment2_code(std::bit_cast<uint32_t>(second[i] * inverse_v), random[i].v);
+  }
+}
+
+template <class P>
+void update_blocks(const AdamwTensors& tensors, Tensor master_n, const float* scalars, const Step& step,
+                   const AdamwOptions& options) {
+  P* master = master_n.as<P>();
+  const auto number = static_cast<uint32_t>(scalars[StepScalar::step]);
+  const int64_t count = tensors.m_n.count();
+  parallel_for(moment_blocks(count), grain / moment_block, [&](int64_t from, int64_t to, int) {
+    for (int64_t block = from; block < to; ++block)
+      update_block(tensors, master, block, number, step, options);
+    copy_master(tensors, master, from * moment_block, std::min(to * moment_block, count));
   });
 }
 
@@ -136,7 +196,9 @@ void adamw(Stream&, AdamwTensors tensors, CTensor scalars_8, AdamwOptions option
   const Tensor master = tensors.master_n.empty() ? tensors.param_n : tensors.master_n;
   const auto by_moments = [&](auto zero) {
     using P = decltype(zero);
-    if (tensors.m_n.dtype == DType::f32) {
+    if (tensors.m_n.dtype == DType::u8) {
+      update_blocks<P>(tensors, master, scalars, step, options);
+    } else if (tensors.m_n.dtype == DType::f32) {
       update_all<P, float>(tensors, master, scalars, step, options);
     } else {
       update_all<P, bf16>(tensors, master, scalars, step, options);

@@ -1,11 +1,41 @@
 // Memory by plain cudaMalloc and pinned host memory, streams, events, copies, graphs.
 #include "cuda/device.h"
 
+#include <sys/mman.h>
+
+#include "base/thread_pool.h"
 #include "cuda/check.h"
 #include "cuda/cudnn/library.h"
 #include "cuda/kernel_functions.h"
 
 namespace deltatune::cuda {
+namespace {
+
+// Moments of a large model are tens of GiB: cudaMallocHost would fault and pin them page by page on one
+// thread. All threads fault them in, in large pages where the system has them, and CUDA pins what is there.
+constexpr size_t large_staging = size_t{256} << 20;
+
+void unmap_pinned(std::byte* data, size_t bytes) noexcept {
+  cudaHostUnregister(data);
+  munmap(data, bytes);
+}
+
+std::byte* map_pinned(size_t bytes) {
+  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  madvise(mapped, bytes, MADV_HUGEPAGE);  // a wish
+  auto* data = static_cast<std::byte*>(mapped);
+  constexpr int64_t page = 4096;
+  parallel_for(static_cast<int64_t>(bytes) / page, int64_t{1} << 14, [&](int64_t begin, int64_t end, int) {
+    for (int64_t p = begin; p < end; ++p) static_cast<volatile std::byte*>(data)[p * page] = std::byte{0};
+  });
+  if (cudaHostRegister(data, bytes, cudaHostRegisterDefault) == cudaSuccess) return data;
+  cudaGetLastError();
+  munmap(mapped, bytes);
+  return nullptr;
+}
+
+}  // namespace
 
 CudaStream::CudaStream(CudaDevice& device, const Kernels& kernels, const KernelChoice& choice,
                        std::string name)
@@ -54,12 +84,14 @@ double CudaStream::seconds_between(const Moment& begin, const Moment& end) {
   return double{milliseconds} * 1e-3;
 }
 
+// The device's side of a copy may be staging memory, where offloaded moments rest: CUDA knows from the
+// address.
 void CudaStream::upload(Tensor to, const void* host) {
-  DELTATUNE_CUDA(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyHostToDevice, stream_));
+  DELTATUNE_CUDA(cudaMemcpyAsync(to.data, host, to.bytes(), cudaMemcpyDefault, stream_));
 }
 
 void CudaStream::download(void* host, CTensor from) {
-  DELTATUNE_CUDA(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDeviceToHost, stream_));
+  DELTATUNE_CUDA(cudaMemcpyAsync(host, from.data, from.bytes(), cudaMemcpyDefault, stream_));
 }
 
 void CudaStream::host_wait(const Event& event) {
@@ -159,6 +191,7 @@ void CudaDevice::free_raw(std::byte* data, size_t) noexcept {
 }
 
 std::byte* CudaDevice::allocate_staging_raw(size_t bytes) {
+  if (bytes >= large_staging) return map_pinned(bytes);
   void* data = nullptr;
   if (cudaMallocHost(&data, bytes == 0 ? 256 : bytes) != cudaSuccess) {
     cudaGetLastError();
@@ -167,7 +200,8 @@ std::byte* CudaDevice::allocate_staging_raw(size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-void CudaDevice::free_staging_raw(std::byte* data, size_t) noexcept {
+void CudaDevice::free_staging_raw(std::byte* data, size_t bytes) noexcept {
+  if (bytes >= large_staging) return unmap_pinned(data, bytes);
   cudaFreeHost(data);
 }
 

@@ -90,16 +90,19 @@ struct StepScalar {
 
 /// One parameter range in the optimizer; all of one length n.
 struct AdamwTensors {
-  Tensor param_n;      ///< storage dtype; written
-  Tensor master_n;     ///< f32, read and written; empty: param_n, f32 or bf16, is its own master
-  Tensor m_n;          ///< f32 or bf16
-  Tensor v_n;          ///< dtype of m_n
-  CTensor grad_n;      ///< f32, of the loss sum
-  int64_t first = 0;   ///< number of element 0 in its group, on any rank: keys stochastic rounding
+  Tensor param_n;     ///< storage dtype; written
+  Tensor master_n;    ///< f32, read and written; empty: param_n, f32 or bf16, is its own master
+  Tensor m_n;         ///< f32, bf16, or u8: codes of ops/moment_codes.h
+  Tensor v_n;         ///< dtype of m_n
+  CTensor grad_n;     ///< f32, of the loss sum
+  Tensor m_unit_b{};  ///< f32, one for each block of 128 elements; where the moments are codes
+  Tensor v_unit_b{};
+  int64_t first = 0;   ///< number of element 0 in its group, on any rank: keys stochastic rounding. Codes: a
+                       ///< multiple of 128
   uint32_t group = 0;  ///< number of the group
 };
 /// How moments and parameters that are kept in bf16 are rounded. A copy of an f32 master is always the
-/// nearest.
+/// nearest; codes are always stochastic.
 enum class Rounding { nearest, stochastic };
 struct AdamwOptions {
   float beta1 = 0.9f;

@@ -3,6 +3,7 @@
 
 #include "ops/checks.h"
 #include "ops/kernel_list.h"
+#include "ops/moment_codes.h"
 #include "ops/op.h"
 
 namespace deltatune::ops {
@@ -29,7 +30,13 @@ void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions
   const Check check{"adamw"};
   check.rank("m_n", tensors.m_n, tensors.m_n.shape.rank);
   const Shape& shape = tensors.m_n.shape;
-  const DType moments = tensors.m_n.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+  const bool codes = tensors.m_n.dtype == DType::u8;
+  const DType moments = codes || tensors.m_n.dtype == DType::bf16 ? tensors.m_n.dtype : DType::f32;
+  if (codes) {
+    check.input("m_unit_b", tensors.m_unit_b, DType::f32, {moment_blocks(shape.count())});
+    check.input("v_unit_b", tensors.v_unit_b, DType::f32, {moment_blocks(shape.count())});
+    check.that(tensors.first % moment_block == 0, "first", "a multiple of 128");
+  }
   check.input("m_n", tensors.m_n, moments, shape);
   check.input("v_n", tensors.v_n, moments, shape);
   check.input("grad_n", tensors.grad_n, DType::f32, shape);
@@ -42,7 +49,7 @@ void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions
   // Read and written: the moments and the master, be it apart or not; the copy of a master is only written.
   const double moved = bytes_of({tensors.param_n, tensors.grad_n}) +
                        (own_master ? bytes_of({tensors.param_n}) : 8 * count) +
-                       2 * bytes_of({tensors.m_n, tensors.v_n});
+                       2 * bytes_of({tensors.m_n, tensors.v_n, tensors.m_unit_b, tensors.v_unit_b});
   const OpScope scope(stream, Op::adamw, {.bytes = moved, .flops = 16 * count});
   submit(stream, [=, &stream] { stream.kernels().adamw(stream, tensors, scalars_8, options); });
 }

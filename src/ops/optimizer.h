@@ -19,7 +19,10 @@ void grad_scale(Stream&, Tensor scalars_8, CTensor sum_1, float max_norm);
 /// p = p - (lr / bias_correction1) m / (sqrt(v) (1 / sqrt(bias_correction2)) + eps), in fp32 on the master
 /// (what is the same for all elements is computed once: a division and a square root an element are left);
 /// param = p, rounded. Where nonfinite is set nothing changes. m, v and a parameter without master may be
-/// kept in bf16: they are widened, computed in fp32 and rounded as options.rounding says (ops/rounding.h).
+/// kept in bf16: they are widened, computed in fp32 and rounded as options.rounding says (ops/rounding.h). m
+/// and v may be 8-bit codes with a unit per block of 128 elements: the update is computed in fp32 from their
+/// values and the new m and v are rounded to codes (ops/moment_codes.h), options.rounding being of the
+/// parameter alone. All codes and units zero are moments of zero.
 void adamw(Stream&, AdamwTensors, CTensor scalars_8, AdamwOptions);
 
 }  // namespace deltatune::ops

@@ -1,10 +1,12 @@
-// ParamStore: memory that groups take turns in, and the two streams that touch it. Nothing of it is there
-// where the world has one rank.
+// ParamStore: memory that groups take turns in, and the two streams that touch it. Where the world has one
+// rank there are only the slots of gradient release.
 #include <algorithm>
 #include <string>
 
 #include "base/error.h"
+#include "base/format.h"
 #include "ops/ops.h"
+#include "ops/scratch.h"
 #include "shard/param_store.h"
 
 namespace deltatune {
@@ -36,6 +38,44 @@ void ParamStore::place_gather_slots() {
   }
   held_.weights.assign(weight_slots_.size(), -1);
   held_.grads.assign(grad_slots_.size(), -1);
+}
+
+// Blocks share two slots where their updates run beside the next block's backward, else one.
+void ParamStore::place_release_slots() {
+  const bool beside = sharded() || options_.moments.offload;
+  const size_t last = table_.groups.size() - 1;
+  const size_t blocks = beside ? 2 : 1;
+  const bool turns = options_.ends_take_turns;
+  std::vector<int64_t> counts(blocks + (turns ? 1 : 2));
+  for (size_t g = 0; g <= last; ++g) {
+    const bool end = g == 0 || g == last;
+    release_slot_.push_back(!end ? g % blocks : blocks + (!turns && g == last ? 1 : 0));
+    int64_t& count = counts[release_slot_.back()];
+    count = std::max(count, layout_.chunk(static_cast<int>(g)));
+  }
+  const auto take = [&](size_t bytes, const std::string& name, Lifetime lifetime) {
+    buffers_.push_back(device_.allocate(bytes, name, "parameters", lifetime));
+    return buffers_.back().data();
+  };
+  for (size_t s = 0; s < counts.size(); ++s) {
+    const std::string name = s < blocks ? format("block slot {}", s)
+                             : turns    ? "embedding and head in turns"
+                                        : table_.groups[s == blocks ? 0 : last].name;
+    const Lifetime lifetime = s < blocks ? Lifetime::block : Lifetime::step;
+    std::byte* memory = take(static_cast<size_t>(counts[s]) * 4, "gradients f32, " + name, lifetime);
+    release_slots_.push_back({{memory, DType::f32, {counts[s]}}, {}});
+  }
+  int64_t largest = 0;
+  for (size_t g = 0; g <= last; ++g) {
+    Group& group = groups_[g];
+    group.grads = release_slots_[release_slot_[g]].memory.slice(0, group.weights.count());
+    largest = std::max(largest, group.grads.count());
+    if (!sharded()) point_grads(static_cast<int>(g), group.grads);
+  }
+  if (!beside) return;
+  update_stream_ = device_.make_stream("update");
+  const size_t scratch = scratch::sum_squares(device_.target(), largest);
+  update_stream_->set_scratch({take(scratch, "scratch of updates", Lifetime::op), scratch});
 }
 
 void ParamStore::record(Stream& stream, Edge& edge) {
@@ -137,7 +177,7 @@ void ParamStore::release(Stream& stream, int group) {
 }
 
 void ParamStore::begin_gradients(Stream& stream, int group) {
-  if (!sharded()) return;
+  if (!sharded()) return begin_release_gradients(stream, group);
   const auto g = static_cast<size_t>(group);
   const int own = own_slot_[g];
   const int s = own >= 0 ? own : 1 - held_.last_grads;
@@ -152,12 +192,16 @@ void ParamStore::begin_gradients(Stream& stream, int group) {
 }
 
 void ParamStore::reduce(Stream& stream, int group, bool fresh) {
-  if (!sharded()) return;
+  if (!sharded()) return release_update(stream, group);
   const auto g = static_cast<size_t>(group);
   const auto s = static_cast<size_t>(grad_slot(group));
   DELTATUNE_ASSERT(held_.grads[s] == group);
   GradSlot& slot = grad_slots_[s];
   comm_follows(stream);
+  if (options_.release) {
+    const Edge& updated = release_slots_[release_slot_[g]].updated;
+    if (updated.set) comm_stream_->wait(updated.event);
+  }
   const Tensor full = slot.memory.slice(0, layout_.padded[g]);
   if (fresh) {
     comm_.reduce_scatter(*comm_stream_, groups_[g].grads, full);
@@ -165,6 +209,7 @@ void ParamStore::reduce(Stream& stream, int group, bool fresh) {
     comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, full);
   }
   record(*comm_stream_, slot.reduced);
+  release_update(stream, group);
 }
 
 void ParamStore::wait_for_reductions(Stream& stream) const {
@@ -181,6 +226,11 @@ void ParamStore::all_reduce(Stream& stream, Tensor x) {
 void ParamStore::sync() {
   if (comm_stream_) comm_stream_->sync();
   comm_.check_peers();
+}
+
+void ParamStore::sync_updates() {
+  if (update_stream_) update_stream_->sync();
+  if (moments_) moments_->sync();
 }
 
 }  // namespace deltatune

@@ -1,10 +1,10 @@
 // Layout of parameter groups in flat buffers.
 //
 // A group's parameters of the storage dtype lie one behind the other, those with a product gradient at the
-// end, each starting at a multiple of 64 elements (256 bytes of f32, so that every view is aligned in every
-// dtype); the group is padded to a multiple of world_size * 64 elements and cut into equal chunks, one per
-// rank. keep_f32 parameters of all groups form one small group of their own that every rank holds in full.
-// Padding is zero in every buffer and stays zero.
+// end, each starting at a multiple of 128 elements (every view is aligned in every dtype, and neither a range
+// nor a chunk cuts a block of 8-bit moments, ops/moment_codes.h); the group is padded to a multiple of
+// world_size * 128 elements and cut into equal chunks, one per rank. keep_f32 parameters of all groups form
+// one small group of their own that every rank holds in full. Padding is zero in every buffer and stays zero.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct Stretch {
 };
 
 struct ShardLayout {
-  static constexpr int64_t alignment = 64;
+  static constexpr int64_t alignment = 128;
 
   ShardLayout(const ParamTable& table, int world_size);
 

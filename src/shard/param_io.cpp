@@ -120,10 +120,14 @@ void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlic
 }
 
 void ParamStore::clear(Stream& stream) {
+  const auto zero = [&](const Tensor& x) {
+    if (!x.empty() && x.count() > 0) ops::fill(stream, x, 0);
+  };
   for (const Group& group : groups_) {
-    for (const Tensor& state : {group.weights, group.master, group.m, group.v, group.grads}) {
-      if (!state.empty() && state.count() > 0) ops::fill(stream, state, 0);
-    }
+    for (const Tensor& values : {group.weights, group.master, group.grads}) zero(values);
+  }
+  for (const StateTensor& state : state()) {
+    if (!state.name.ends_with(".weights")) zero(state.data);
   }
 }
 

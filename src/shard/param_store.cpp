@@ -1,10 +1,11 @@
-// ParamStore: placing and updating flat groups. Gathering and reducing them is group_slots.cpp.
+// ParamStore: placing flat groups. Gathering and reducing them is group_slots.cpp, updating param_update.cpp.
 #include "shard/param_store.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "ops/moment_codes.h"
 #include "ops/ops.h"
 
 namespace deltatune {
@@ -38,6 +39,7 @@ ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& tab
     place_gather_slots();
     comm_stream_ = device.make_stream("comm");
   }
+  if (options_.train && options_.release) place_release_slots();
 }
 
 void ParamStore::place_groups() {
@@ -50,16 +52,18 @@ void ParamStore::place_groups() {
   const Tensor weights =
       take(device_, buffers_, options_.storage, elements, format("weights {}", name_of(options_.storage)));
   const Tensor f32_weights = take(device_, buffers_, DType::f32, layout_.f32_elements, "weights kept in f32");
-  Tensor masters, m, v, f32_m, f32_v, grads;
+  Tensor masters, grads;
+  const bool all_gradients = options_.train && !options_.release;
   if (options_.train) {
-    grads = take(device_, buffers_, DType::f32, with_f32, "gradients f32");
+    grads = take(device_, buffers_, DType::f32, all_gradients ? with_f32 : layout_.f32_elements,
+                 all_gradients ? "gradients f32" : "gradients of weights kept in f32");
     if (master) masters = take(device_, buffers_, DType::f32, elements, "master weights f32");
-    const DType dtype = options_.moments;
-    m = take(device_, buffers_, dtype, elements, format("Adam m {}", name_of(dtype)));
-    v = take(device_, buffers_, dtype, elements, format("Adam v {}", name_of(dtype)));
+    std::vector<int64_t> counts;
+    for (size_t g = 0; g < count_groups; ++g) counts.push_back(layout_.chunk(static_cast<int>(g)));
+    moments_ = std::make_unique<Moments>(device_, options_.moments, counts);
     // A few thousand values each: rounding them would save nothing.
-    f32_m = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam m of weights kept in f32");
-    f32_v = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam v of weights kept in f32");
+    f32_m_ = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam m of weights kept in f32");
+    f32_v_ = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam v of weights kept in f32");
     sum_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm");
     own_squares_ = take(device_, buffers_, DType::f64, 1, "gradient norm of this rank");
   }
@@ -71,9 +75,8 @@ void ParamStore::place_groups() {
     Group group;
     group.weights = f32_group ? f32_weights : part(weights, at, count);
     if (options_.train) {
-      group.grads = part(grads, at, count);
-      group.m = f32_group ? f32_m : part(m, at, count);
-      group.v = f32_group ? f32_v : part(v, at, count);
+      if (all_gradients) group.grads = part(grads, at, count);
+      if (!all_gradients && f32_group) group.grads = grads;
       if (master && !f32_group) group.master = part(masters, at, count);
     }
     group.begin = f32_group ? 0 : count * comm_.rank();
@@ -81,7 +84,7 @@ void ParamStore::place_groups() {
     groups_.push_back(group);
     if (!f32_group && !sharded()) {
       point_weights(index, group.weights);
-      if (options_.train) point_grads(index, group.grads);
+      if (all_gradients) point_grads(index, group.grads);
     }
     at += count;
   }
@@ -117,66 +120,6 @@ void ParamStore::point_f32_group() {
   }
 }
 
-void ParamStore::zero_gradients(Stream& stream) {
-  wait_for_reductions(stream);  // of a window that was given up
-  for (const Group& group : groups_) {
-    if (group.grads.count() > 0) ops::fill(stream, group.grads, 0);
-  }
-}
-
-void ParamStore::zero_summed_gradients(Stream& stream) {
-  for (size_t g = 0; g < groups_.size(); ++g) {
-    const Group& group = groups_[g];
-    const bool f32_group = g + 1 == groups_.size();
-    const int64_t count = f32_group ? group.grads.count() : sharded() ? 0 : layout_.summed[g];
-    if (count > 0) ops::fill(stream, part(group.grads, 0, count), 0);
-  }
-}
-
-void ParamStore::step(Stream& stream, Tensor scalars_8, float max_norm) {
-  measure_gradients(stream, scalars_8, max_norm);
-  apply_gradients(stream, scalars_8);
-}
-
-void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_norm) {
-  wait_for_reductions(stream);
-  const Group& f32_group = groups_.back();
-  if (sharded()) {
-    ops::fill(stream, own_squares_, 0);
-    if (f32_group.grads.count() > 0) ops::sum_squares(stream, own_squares_, f32_group.grads);
-  }
-  all_reduce(stream, f32_group.grads);
-  ops::fill(stream, sum_squares_, 0);
-  for (size_t g = 0; g + 1 < groups_.size(); ++g) ops::sum_squares(stream, sum_squares_, groups_[g].grads);
-  // The f32 group is the same on every rank: it enters the global sum once.
-  if (comm_.rank() == 0 && f32_group.grads.count() > 0)
-    ops::sum_squares(stream, sum_squares_, f32_group.grads);
-  all_reduce(stream, sum_squares_);
-  ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
-}
-
-void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
-  for (size_t g = 0; g < groups_.size(); ++g) update(stream, g, scalars_8);
-  drop_gathered();
-}
-
-void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
-  const Group& group = groups_[index];
-  for (const OptimizerRange& range : group.ranges) {
-    AdamwTensors t;
-    t.param_n = part(group.weights, range.begin, range.count);
-    if (!group.master.empty()) t.master_n = part(group.master, range.begin, range.count);
-    t.m_n = part(group.m, range.begin, range.count);
-    t.v_n = part(group.v, range.begin, range.count);
-    t.grad_n = part(group.grads, range.begin, range.count);
-    t.first = group.begin + range.begin;
-    t.group = static_cast<uint32_t>(index);
-    AdamwOptions options = options_.adamw;
-    options.weight_decay = options_.decay_all || range.decay ? options_.weight_decay : 0;
-    ops::adamw(stream, t, scalars_8, options);
-  }
-}
-
 std::vector<StateTensor> ParamStore::state() const {
   std::vector<StateTensor> out;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -189,8 +132,12 @@ std::vector<StateTensor> ParamStore::state() const {
     };
     add(".weights", values_of(group));
     if (!options_.train) continue;
-    add(".m", group.m);
-    add(".v", group.v);
+    const MomentViews moments = f32_group ? MomentViews{f32_m_, f32_v_, {}, {}} : moments_->of(g);
+    add(".m", moments.m);
+    add(".v", moments.v);
+    if (moments.m_unit.empty()) continue;
+    for (const auto& [part_name, units] : {std::pair(".m_unit", moments.m_unit), {".v_unit", moments.v_unit}})
+      out.push_back({name + part_name, units, group.begin / moment_block, false});
   }
   return out;
 }

@@ -5,6 +5,9 @@
 // reduce(group) sends them where they belong; step() updates. Where the world has more than one rank, gathers
 // and reductions run on a stream of their own beside the stream that the verbs are given: an event in either
 // direction orders every buffer that both touch.
+// With gradient release there are no gradients of all groups, but slots that groups share: reduce() also
+// updates the group, between begin_release() and end_release(), on the given stream or on one of its own
+// where there is something to wait for (other ranks, moments on their way).
 // A step consists of parts (begin_part, end_part), each of which may be captured as a graph: all work of the
 // two streams before a part is done before it starts, all work in it before what follows it. Invariants:
 // gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the storage
@@ -20,6 +23,7 @@
 #include "comm/communicator.h"
 #include "ops/kernels.h"
 #include "shard/layout.h"
+#include "shard/moments.h"
 #include "tensor/device.h"
 #include "tensor/param_source.h"
 #include "tensor/params.h"
@@ -42,8 +46,9 @@ class ParamStore {
     bool train = true;       ///< gradients and optimizer states wanted
     bool decay_all = false;  ///< weight decay on every parameter (`parity`), else where Param::decay says
     float weight_decay = 0;
-    AdamwOptions adamw;          ///< its weight_decay is not looked at
-    DType moments = DType::f32;  ///< of m and v, f32 or bf16; the f32 group's are f32
+    AdamwOptions adamw;             ///< its weight_decay is not looked at
+    Moments::Options moments = {};  ///< the f32 group's are f32, on the device
+    bool release = false;           ///< gradient release: one micro-batch a step, no clipping
     /// The head is no part of the embedding: what is gathered of the two, and their gradients, take turns in
     /// the same memory. Without it all of it stays.
     bool ends_take_turns = false;
@@ -77,16 +82,24 @@ class ParamStore {
   void acquire(Stream&, int group);
   /// To be called for each acquired group behind the last work that reads its weights.
   void release(Stream&, int group);
-  /// Makes the group's gradient views writable. When the world has one rank they accumulate across calls.
-  /// Otherwise they are of this micro-batch alone: product gradients (Param::product_gradient) have to be
-  /// written, the others start from zero.
+  /// Makes the group's gradient views writable. When the world has one rank, and without release, they
+  /// accumulate across calls. Otherwise they are of this micro-batch alone: product gradients
+  /// (Param::product_gradient) have to be written, the others start from zero.
   void begin_gradients(Stream&, int group);
   /// Adds the gradients of all ranks to the chunk; fresh: the chunk becomes their sum.
   void reduce(Stream&, int group, bool fresh);
+
+  /// Release: brackets the reduce() calls of a step. scalars_8: learning rate, bias corrections and
+  /// inverse_count are set. A group whose gradient is not finite and all groups behind it are left as they
+  /// are; with more ranks each looks at its own chunk. Groups before it have been updated.
+  void begin_release(Stream&, Tensor scalars_8);
+  void end_release(Stream&);
   /// x = sum over ranks in stream order; queued behind the gathers and reductions.
   void all_reduce(Stream&, Tensor x);
   /// Returns when the gathers and reductions queued so far are done; rethrows an error of theirs.
   void sync();
+  /// The same for updates and copies of moments on streams of the store.
+  void sync_updates();
   void zero_gradients(Stream&);
   /// Zeroes what the next micro-batch adds to. What it has to write keeps what it holds: product gradients
   /// where the world has one rank, all that reduce() is called for (fresh) otherwise.
@@ -95,7 +108,8 @@ class ParamStore {
   /// scalars_8: learning rate, bias corrections and inverse_count are set; norm, scale and nonfinite are
   /// written. Clips by the global norm (max_norm <= 0: no clipping) and updates all parameters.
   void step(Stream&, Tensor scalars_8, float max_norm);
-  /// The two halves of step(): the norm and what follows from it, then the update.
+  /// The two halves of step(): the norm and what follows from it, then the update. With release only the f32
+  /// group is left to update; the norm is that of all.
   void measure_gradients(Stream&, Tensor scalars_8, float max_norm);
   void apply_gradients(Stream&, CTensor scalars_8);
   /// f64 [1], after measure_gradients() where the world has more than one rank: sum of squares of what this
@@ -136,23 +150,28 @@ class ParamStore {
 
   const ParamTable& table() const { return table_; }
   const Options& options() const { return options_; }
+  /// The stream that updates run on beside the one they are given; nullptr: none.
+  const Stream* update_stream() const { return update_stream_.get(); }
 
  private:
   struct Group {
     Tensor weights;     ///< storage dtype: this rank's chunk
     Tensor master;      ///< f32 chunk; empty in f32 runs and without master weights
-    Tensor m, v;        ///< chunk in Options::moments
-    Tensor grads;       ///< f32 chunk
+    Tensor grads;       ///< f32 chunk; with release that of a slot
     int64_t begin = 0;  ///< first element of the chunk in the padded group
     std::vector<OptimizerRange> ranges;
   };
   bool sharded() const { return comm_.world_size() > 1; }
   void place_groups();
   void place_gather_slots();
+  void place_release_slots();
   void point_weights(int group, Tensor flat);
   void point_grads(int group, Tensor flat);
   void point_f32_group();
   void update(Stream&, size_t group, CTensor scalars_8);
+  void update_range(Stream&, size_t group, const OptimizerRange&, const MomentViews&, CTensor scalars_8);
+  void begin_release_gradients(Stream&, int group);
+  void release_update(Stream&, int group);
   /// Where this rank has its part of `count` elements of a parameter from `element` on: [begin, begin +
   /// count) of its chunk of the group. `skipped` of them lie before it. count 0: nothing.
   struct OwnPart {
@@ -182,6 +201,8 @@ class ParamStore {
   std::vector<CTensor> weights_;
   std::vector<Tensor> grads_;
   Tensor sum_squares_, own_squares_;  ///< f64 [1]
+  std::unique_ptr<Moments> moments_;  ///< of all groups but the f32 one; trained runs only
+  Tensor f32_m_, f32_v_;
   // Where the world has more than one rank: memory for whole groups, two slots for blocks, one each (or one)
   // for the others.
   /// A point in the work of one of the two streams, in the part of a step that is under way. Nobody waits for
@@ -199,6 +220,11 @@ class ParamStore {
     Tensor memory;
     Edge reduced;  ///< comm: gradients are read no more
   };
+  /// Release: gradients of one group at a time, of the whole group in a world of one, of the chunk otherwise.
+  struct ReleaseSlot {
+    Tensor memory;
+    Edge updated;  ///< update stream: gradients are read no more
+  };
   static void record(Stream& stream, Edge& edge);
   void wait_for_comm(Stream& stream, const Edge& edge) const;
   void comm_follows(Stream& stream);
@@ -209,8 +235,13 @@ class ParamStore {
   Held held_;
   std::vector<WeightSlot> weight_slots_;
   std::vector<GradSlot> grad_slots_;
-  std::vector<int> own_slot_;            ///< per group: its own slot, or -1 for blocks
-  Event handed_, taken_;                 ///< work passes from compute to comm and back
+  std::vector<int> own_slot_;  ///< per group: its own slot, or -1 for blocks
+  Event handed_, taken_;       ///< work passes from compute to comm and back
+  std::vector<ReleaseSlot> release_slots_;
+  std::vector<size_t> release_slot_;  ///< per group
+  Tensor release_scalars_8_;
+  Event release_begun_, gradients_written_, release_ended_;
+  std::unique_ptr<Stream> update_stream_;
   std::unique_ptr<Stream> comm_stream_;  ///< last: it ends before the memory that its work uses
 };
 

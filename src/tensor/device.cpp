@@ -36,6 +36,12 @@ Buffer Device::allocate_staging(size_t bytes, std::string name, std::string owne
 Buffer Device::add(std::byte* data, Region region, bool staging) {
   const size_t bytes = region.bytes;
   if (!data) {
+    if (region.host) {
+      throw Error(ErrorKind::resource,
+                  format("this machine has no {} of pinned memory for {}", format_bytes(bytes), region.name),
+                  format("region \"{}\" of {}", region.name, region.owner),
+                  "free memory, raise the limit of locked memory (ulimit -l), or keep less on the host");
+    }
     throw Error(ErrorKind::resource,
                 format("out of memory on {}: {} for {} after {}", this->name(), format_bytes(bytes),
                        region.name, format_bytes(allocated_bytes_)),

@@ -45,7 +45,7 @@ Tensor writable(const CTensor& x) {
 }
 
 std::string describe_optimizer(const BenchStepOptions& options) {
-  std::string out = format("moments {}", name_of(options.moments));
+  std::string out = format("moments {}", options.moments == DType::u8 ? "8-bit" : name_of(options.moments));
   if (options.storage != DType::f32 && !options.master_weights) out += ", no master weights";
   if (options.rounding == Rounding::stochastic) out += ", stochastic rounding";
   return out;
@@ -65,7 +65,7 @@ class StepBench {
     engine.max_documents = static_cast<int64_t>(batch_.cu_seqlens.size()) - 1;
     engine.keep = keep_of(options.recompute);
     engine.max_grad_norm = 1;
-    engine.moments = options.moments;
+    engine.moments.dtype = options.moments;
     engine.master_weights = options.master_weights;
     engine.adamw.rounding = options.rounding;
     engine.graph = options.graph;

@@ -109,6 +109,7 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.moments = options_.moments;
   store.master = options_.master_weights;
   store.ends_take_turns = !tied;
+  store.release = options_.gradient_release;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
   place();
 }
@@ -117,7 +118,9 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
 Engine::~Engine() {
   try {
     stream_->sync();
-    if (store_) store_->sync();
+    if (!store_) return;
+    store_->sync();
+    store_->sync_updates();
   } catch (const Error& error) {
     log::error("{}", error.what());
   }
@@ -252,12 +255,13 @@ void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
 }
 
 void Engine::begin_window() {
+  store_->sync_updates();
   part(StepGraphs::begin_window, [&] { zero_window(*stream_); });
   fresh_ = true;
 }
 
 void Engine::settle() {
-  if (fresh_) store_->zero_gradients(*stream_);
+  if (fresh_ && !options_.gradient_release) store_->zero_gradients(*stream_);
   fresh_ = false;
 }
 
@@ -283,6 +287,7 @@ void Engine::forward(const RowInputs& row) {
 
 void Engine::backward(const RowInputs& row) {
   const ModelParams& params = model_->params();
+  if (options_.gradient_release) store_->begin_release(*stream_, scalars_8_);
   store_->reduce(*stream_, params.final_group, fresh_);
   for (size_t l = params.block_groups.size(); l-- > 0;) {
     const int group = params.block_groups[l];
@@ -296,6 +301,7 @@ void Engine::backward(const RowInputs& row) {
   if (!params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
   model_->backward_embedding(*stream_, store_->grads(), row);
   store_->reduce(*stream_, params.embedding_group, fresh_);
+  if (options_.gradient_release) store_->end_release(*stream_);
 }
 
 void Engine::micro_step(const Batch& batch) {
@@ -312,8 +318,22 @@ void Engine::micro_step(const Batch& batch) {
 }
 
 UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_count) {
+  DELTATUNE_ASSERT(!options_.gradient_release);
   settle();
-  // Free since the previous call has seen its results.
+  set_scalars(learning_rate, n, target_count);
+  return finish_update();
+}
+
+UpdateResult Engine::single_step(const Batch& batch, double learning_rate, int64_t n, int64_t target_count) {
+  begin_window();
+  // Release updates inside of micro_step(); without it the order of the two does not matter.
+  set_scalars(learning_rate, n, target_count);
+  micro_step(batch);
+  return finish_update();
+}
+
+void Engine::set_scalars(double learning_rate, int64_t n, int64_t target_count) {
+  // Free since the previous step has seen its results.
   auto& scalars = exchange_->given;
   scalars[StepScalar::learning_rate] = static_cast<float>(learning_rate);
   scalars[StepScalar::bias_correction1] =
@@ -324,6 +344,9 @@ UpdateResult Engine::update(double learning_rate, int64_t n, int64_t target_coun
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
   stream_->upload(scalars_8_, exchange_->given);
+}
+
+UpdateResult Engine::finish_update() {
   const bool several = comm_.world_size() > 1;
   if (several) stream_->download(&exchange_->own_loss_sum, loss_sum_1_);
   store_->all_reduce(*stream_, loss_sum_1_);

@@ -35,8 +35,9 @@ struct EngineOptions {
   std::string cache_folder;         ///< where tuned choices are stored; empty: nowhere
   bool decay_all = false;
   AdamwOptions adamw;
-  DType moments = DType::f32;  ///< storage of Adam's m and v
-  bool master_weights = true;  ///< bf16 runs: an fp32 copy of the weights
+  Moments::Options moments = {};  ///< Adam's m and v: storage and place
+  bool master_weights = true;     ///< bf16 runs: an fp32 copy of the weights
+  bool gradient_release = false;  ///< update inside of backward; one micro-batch a step, max_grad_norm 0
   float weight_decay = 0;
   float max_grad_norm = 0;
   GraphMode graph = GraphMode::automatic;
@@ -84,6 +85,10 @@ class Engine {
   /// Clips, updates: step n (from 1), divided by `target_count` (of all ranks and micro-batches; at least 1).
   /// Returns when loss and norm are known; the update itself may still be under way.
   UpdateResult update(double learning_rate, int64_t n, int64_t target_count);
+  /// A whole step of one micro-batch, the only way to make one with gradient release: begin_window(),
+  /// micro_step() and update(). With release a gradient that is not finite leaves what had been updated
+  /// before it, see ParamStore::begin_release.
+  UpdateResult single_step(const Batch&, double learning_rate, int64_t n, int64_t target_count);
   /// Loss sum of this rank's row without gradients. Between windows only; all ranks do it together.
   double evaluate(const Batch&);
   /// Logits of the row's slots `rows` (ascending), f32 [rows.size(), V], handed over in pieces as they are
@@ -116,6 +121,8 @@ class Engine {
   void part(StepGraphs::Part, const std::function<void()>& ops);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
+  void set_scalars(double learning_rate, int64_t n, int64_t target_count);
+  UpdateResult finish_update();
   /// What begin_window() queues.
   void zero_window(Stream&);
   /// After a window without a micro-batch: zeroes what begin_window() left.

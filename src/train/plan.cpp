@@ -22,11 +22,17 @@ namespace {
 // GPUs keep some memory for themselves: context, modules, library handles.
 constexpr uint64_t context_bytes = uint64_t{1} << 30;
 
-std::vector<PlannedOp> planned_ops(const Engine& engine, const Stream& stream,
-                                   const std::optional<DeviceCard>& card) {
+// Updates may run on a stream of their own.
+std::vector<PlannedOp> planned_ops(Engine& engine, const std::optional<DeviceCard>& card) {
   std::vector<PlannedOp> out;
   for (size_t i = 0; i < static_cast<size_t>(Op::count); ++i) {
-    const OpTotals& t = stream.totals()[i];
+    OpTotals t = engine.stream().totals()[i];
+    if (const Stream* updates = engine.store().update_stream()) {
+      const OpTotals& more = updates->totals()[i];
+      t.calls += more.calls;
+      t.flops += more.flops;
+      t.bytes += more.bytes;
+    }
     if (t.calls == 0) continue;
     const SelectedKernel& chosen = engine.kernels().ops[i];
     PlannedOp op{
@@ -42,6 +48,10 @@ std::vector<PlannedOp> planned_ops(const Engine& engine, const Stream& stream,
 
 void run_null_step(Engine& engine, const Config& config, int64_t document_length) {
   const Batch batch = synthetic_batch(config.max_tokens, document_length, engine.options().max_documents);
+  if (config.gradient_release) {
+    engine.single_step(batch, config.learning_rate, 1, batch.num_targets);
+    return;
+  }
   engine.begin_window();
   for (int64_t i = 0; i < config.gradient_accumulation_steps; ++i) engine.micro_step(batch);
   engine.update(config.learning_rate, 1, batch.num_targets);
@@ -86,7 +96,10 @@ Communication planned_communication(const PlanReport& report, Engine& engine, Co
 }  // namespace
 
 double PlanReport::tokens_per_second() const {
-  return static_cast<double>(max_tokens * accumulation) / (seconds() + links.exposed_seconds);
+  const double compute = seconds();
+  // Beside backward, which is most of the step; without release behind it.
+  const double host = release ? std::max(0.0, host_link_seconds - compute) : host_link_seconds;
+  return static_cast<double>(max_tokens * accumulation) / (compute + host + links.exposed_seconds);
 }
 
 double PlanReport::seconds() const {
@@ -95,7 +108,16 @@ double PlanReport::seconds() const {
   return sum;
 }
 
-PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card) {
+uint64_t PlanReport::host_bytes() const {
+  uint64_t sum = 0;
+  for (const Region& region : memory.regions()) sum += region.host ? region.bytes : 0;
+  return sum;
+}
+
+namespace {
+
+PlanReport plan_as_it_is(const Config& config, const ModelSource& source,
+                         const std::optional<DeviceCard>& card) {
   PlanReport report;
   const bool gpu = card && !card->sm.empty();
   const DeviceFacts facts = gpu ? planned_cuda(card->sm_number()) : DeviceFacts{};
@@ -129,10 +151,31 @@ PlanReport make_plan(const Config& config, const ModelSource& source, const std:
   report.max_documents = engine.options().max_documents;
   report.accumulation = config.gradient_accumulation_steps;
   report.memory = device->plan();
-  report.ops = planned_ops(engine, engine.stream(), card);
+  report.ops = planned_ops(engine, card);
   for (const PlannedOp& op : report.ops) report.flops_per_step += op.flops;
   report.comm = comm->totals();
   if (card && report.world_size > 1) report.links = planned_communication(report, engine, *comm, config);
+  report.release = config.gradient_release;
+  if (config.offload_optimizer && gpu) {
+    for (const StateTensor& state : engine.store().state()) {
+      const bool moment = !state.replicated && !state.name.ends_with(".weights");
+      if (moment) report.host_link_bytes += static_cast<double>(state.data.bytes());
+    }
+    report.host_link_seconds = report.host_link_bytes / (card->host_link_gb_s * 1e9);
+  }
+  return report;
+}
+
+}  // namespace
+
+PlanReport make_plan(const Config& config, const ModelSource& source, const std::optional<DeviceCard>& card) {
+  PlanReport report = plan_as_it_is(config, source, card);
+  if (report.fits()) return report;
+  const bool gpu = card && !card->sm.empty();
+  report.advice = advise_layout(config, gpu, report.memory_available, [&](const Config& changed) {
+    const PlanReport other = plan_as_it_is(changed, source, card);
+    return LayoutBytes{other.memory.total(), other.host_bytes(), other.host_link_seconds};
+  });
   return report;
 }
 
@@ -180,6 +223,12 @@ json::Value PlanReport::to_json() const {
   out.set("flops_per_step", flops_per_step);
   out.set("gather_bytes", comm.gather_bytes);
   out.set("reduce_bytes", comm.reduce_bytes);
+  out.set("host_bytes", static_cast<int64_t>(host_bytes()));
+  if (host_link_bytes > 0) {
+    out.set("host_link_bytes", host_link_bytes);
+    out.set("host_link_s", host_link_seconds);
+  }
+  if (advice) out.set("advice", advice->to_json());
   if (card) {
     out.set("device", card->name);
     out.set("roofline_s", seconds());
@@ -280,6 +329,11 @@ std::string PlanReport::to_text() const {
     out += "\n";
     if (card) out += links_text(*this);
   }
+  if (host_link_bytes > 0) {
+    out += format("  moments on the link to host memory: {:.2f} GB each way, {:.1f} ms at {} GB/s, {}\n",
+                  host_link_bytes * 1e-9, host_link_seconds * 1e3, card->host_link_gb_s,
+                  release ? "beside backward" : "behind the last backward: the step waits");
+  }
   if (card) {
     out += format(
         "\nroofline {:.1f} ms a step on {}: {:.0f} tokens/s per device ({} TFLOP/s matrix, {} GB/s copy)\n",
@@ -297,6 +351,8 @@ std::string PlanReport::to_text() const {
                          gib(static_cast<double>(memory_available)))
                 : format("verdict: does not fit, {:.2f} GiB more than the {:.2f} available\n", -free,
                          gib(static_cast<double>(memory_available)));
+  if (advice) out += advice->to_text();
+  if (!fits() && !advice) out += "no memory layout fits: lower max_tokens, or use more devices\n";
   return out;
 }
 

@@ -12,6 +12,7 @@
 #include "tensor/memory_plan.h"
 #include "train/communication.h"
 #include "train/config.h"
+#include "train/layout_advice.h"
 #include "train/model_source.h"
 
 namespace deltatune {
@@ -46,11 +47,16 @@ struct PlanReport {
   double flops_per_step = 0;      ///< one rank
   CommTotals comm;                ///< bytes that one rank sends per step
   std::optional<DeviceCard> card;
-  Communication links;  ///< those bytes on the card's links
+  Communication links;         ///< those bytes on the card's links
+  bool release = false;        ///< gradient_release
+  double host_link_bytes = 0;  ///< of a step, one way: offloaded moments between device and host memory
+  double host_link_seconds = 0;
+  uint64_t host_bytes() const;         ///< of memory: what lies in host memory
+  std::optional<LayoutAdvice> advice;  ///< where the run does not fit, and another layout does
   bool fits() const { return memory.total() <= memory_available; }
   /// Roofline time of the step's compute; 0 without a card.
   double seconds() const;
-  /// Of a step of one device, with the communication that compute cannot hide.
+  /// Of a step of one device, with the communication and the moments' way that compute cannot hide.
   double tokens_per_second() const;
 
   json::Value to_json() const;

@@ -217,7 +217,7 @@ class TrainingRun {
           ErrorKind::resource,
           format("the run needs {}, {} are available", format_bytes(choice.plan_bytes), format_bytes(budget)),
           "plan with recompute: " + choice.name,
-          "lower max_tokens; `deltatune plan` shows where the bytes go");
+          "lower max_tokens; `deltatune plan` shows where the bytes go and which memory layout fits");
     }
     engine_ = std::make_unique<Engine>(device_, comm_, source_.config, source_.tied,
                                        engine_options(sized_, choice.keep, true));
@@ -226,6 +226,8 @@ class TrainingRun {
               source_.tied ? "tied head" : "own head", device_.name(), config_.dtype, choice.name,
               format_bytes(device_.plan().total()));
     if (config_.recompute == "auto") log::info("recompute auto: {}", choice.describe());
+    if (config_.gradient_release)
+      log::info("gradient_release: each block is updated inside of backward; no accumulation, no clipping");
     log::info("{}", describe_decay(engine_->store().table(), config_.weight_decay));
     warn_of_rounding();
     Schedule schedule{config_.lr_scheduler_type, config_.learning_rate,
@@ -299,8 +301,8 @@ class TrainingRun {
           "master_weights: false with weight_rounding: nearest loses updates below half a bf16 step; "
           "weight_rounding: stochastic keeps them on average");
     }
-    if (config_.weight_rounding == "stochastic" && !bf16_weights && config_.optim_dtype != "bf16")
-      log::warn("weight_rounding: stochastic changes nothing here: weights and moments are kept in f32");
+    if (config_.weight_rounding == "stochastic" && !bf16_weights && moments_dtype(config_) != DType::bf16)
+      log::warn("weight_rounding: stochastic changes nothing here: no weight and no moment is kept in bf16");
   }
 
   void restore() {
@@ -399,7 +401,9 @@ class TrainingRun {
     if (leads_) metrics_->event("nan", fields);
     if (config_.on_nonfinite == "skip") {
       warn(report.step,
-           format("{}step {}: loss or gradient is not finite; the step is skipped", whose, report.step));
+           format("{}step {}: loss or gradient is not finite; {}", whose, report.step,
+                  config_.gradient_release ? "blocks from the first such gradient on are not updated"
+                                           : "the step is skipped"));
       return;
     }
     throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),

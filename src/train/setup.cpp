@@ -24,7 +24,32 @@ DType storage_dtype(const Config& config) {
 }
 
 DType moments_dtype(const Config& config) {
+  if (config.optim == "adamw_8bit") return DType::u8;
   return config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
+void check_memory_keys(const Config& config) {
+  const auto refuse = [](std::string what, const char* where, const char* fix) {
+    throw Error(ErrorKind::usage, std::move(what), where, fix);
+  };
+  if (config.optim == "adamw_8bit" && config.optim_dtype != "f32") {
+    refuse("optim: adamw_8bit keeps the moments in 8 bits, there is no other dtype for them",
+           "optim, optim_dtype", "leave out optim_dtype");
+  }
+  if (!config.gradient_release) return;
+  if (config.gradient_accumulation_steps > 1) {
+    refuse(format("gradient_release updates a block as soon as it has its gradient and keeps none, "
+                  "gradient_accumulation_steps: {} would have to add to it",
+                  config.gradient_accumulation_steps),
+           "gradient_release, gradient_accumulation_steps",
+           "set gradient_accumulation_steps: 1, or gradient_release: false");
+  }
+  if (config.max_grad_norm > 0) {
+    refuse(format("gradient_release updates a block before the norm of the whole gradient is known, "
+                  "max_grad_norm: {} cannot be kept to",
+                  config.max_grad_norm),
+           "gradient_release, max_grad_norm", "set max_grad_norm: 0, or gradient_release: false");
+  }
 }
 
 Rounding weight_rounding(const Config& config) {
@@ -40,6 +65,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   if (graph_mode(config) == GraphMode::always && config.device == "cpu") {
     throw Error(ErrorKind::usage, "a CPU has no CUDA graphs", "cuda_graph: true", "use cuda_graph: auto");
   }
+  if (train) check_memory_keys(config);
   EngineOptions out;
   out.storage = storage_dtype(config);
   out.tokens = config.max_tokens;
@@ -55,7 +81,9 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.adamw.eps = static_cast<float>(config.adam_epsilon);
   out.adamw.rounding = weight_rounding(config);
   out.adamw.seed = static_cast<uint64_t>(config.seed);
-  out.moments = moments_dtype(config);
+  out.moments.dtype = moments_dtype(config);
+  out.moments.offload = config.offload_optimizer;
+  out.gradient_release = train && config.gradient_release;
   out.master_weights = config.master_weights;
   out.weight_decay = static_cast<float>(config.weight_decay);
   out.max_grad_norm = static_cast<float>(config.max_grad_norm);

@@ -12,30 +12,56 @@
 namespace deltatune {
 
 Trainer::Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t accumulation)
-    : engine_(engine), stream_(stream), schedule_(std::move(schedule)), accumulation_(accumulation) {}
+    : engine_(engine), stream_(stream), schedule_(std::move(schedule)), accumulation_(accumulation) {
+  DELTATUNE_ASSERT(accumulation == 1 || !engine.options().gradient_release);
+}
 
-StepReport Trainer::step() {
-  const Stopwatch clock;
-  StepReport report;
+Batch Trainer::next_row(StepReport& report) {
+  const Stopwatch waiting;
+  Batch batch = stream_.next();
+  report.data_seconds += waiting.seconds();
+  report.targets += batch.num_targets;
+  report.tokens += batch.real_tokens;
+  report.slots += static_cast<int64_t>(batch.tokens.size());
+  report.documents += batch.documents;
+  return batch;
+}
+
+void Trainer::sum_counts(StepReport& report) {
+  sum_over_ranks(engine_.comm(), {&report.targets, &report.tokens, &report.slots, &report.documents});
+}
+
+UpdateResult Trainer::accumulate_and_update(StepReport& report) {
   engine_.begin_window();
   for (int64_t i = 0; i < accumulation_; ++i) {
-    const Stopwatch waiting;
-    const Batch batch = stream_.next();
-    report.data_seconds += waiting.seconds();
-    report.targets += batch.num_targets;
-    report.tokens += batch.real_tokens;
-    report.slots += static_cast<int64_t>(batch.tokens.size());
-    report.documents += batch.documents;
+    const Batch batch = next_row(report);
     // A row without a target has a gradient of exactly zero; but where there are other ranks, they wait for
     // this one's part in gathering and reducing.
     engine_.comm().note(steps_done_ + 1, "forward and backward");
     if (batch.num_targets > 0 || engine_.comm().world_size() > 1) engine_.micro_step(batch);
   }
-  sum_over_ranks(engine_.comm(), {&report.targets, &report.tokens, &report.slots, &report.documents});
+  sum_counts(report);
   engine_.comm().note(steps_done_ + 1, "update");
+  if (report.targets == 0) return {};
+  return engine_.update(report.learning_rate, updates_done_ + 1, report.targets);
+}
+
+// What the gradient is divided by has to be known before the first block is updated.
+UpdateResult Trainer::update_inside_backward(StepReport& report) {
+  const Batch batch = next_row(report);
+  sum_counts(report);
+  engine_.comm().note(steps_done_ + 1, "forward and backward");
+  if (report.targets == 0) return {};
+  return engine_.single_step(batch, report.learning_rate, updates_done_ + 1, report.targets);
+}
+
+StepReport Trainer::step() {
+  const Stopwatch clock;
+  StepReport report;
   report.learning_rate = schedule_.rate(steps_done_);
+  const UpdateResult result =
+      engine_.options().gradient_release ? update_inside_backward(report) : accumulate_and_update(report);
   if (report.targets > 0) {
-    const UpdateResult result = engine_.update(report.learning_rate, updates_done_ + 1, report.targets);
     report.loss_sum = result.loss_sum;
     report.grad_norm = result.grad_norm;
     report.nonfinite = result.nonfinite || !std::isfinite(result.loss_sum);

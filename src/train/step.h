@@ -36,8 +36,8 @@ class Trainer {
   /// Engine and stream must outlive it. total_steps: the length of the schedule and of the run.
   Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t accumulation);
 
-  /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments;
-  /// so does one without any target.
+  /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments
+  /// (with gradient release: no more of them, see Engine::single_step); so does one without any target.
   StepReport step();
   int64_t steps_done() const { return steps_done_; }
   /// Steps that changed the weights.
@@ -52,6 +52,11 @@ class Trainer {
   void restore(const json::Value& state);
 
  private:
+  Batch next_row(StepReport& report);
+  void sum_counts(StepReport& report);
+  UpdateResult accumulate_and_update(StepReport& report);
+  UpdateResult update_inside_backward(StepReport& report);
+
   Engine& engine_;
   RowStream& stream_;
   Schedule schedule_;

@@ -51,7 +51,6 @@ TEST(Load, RefusesWithPlaceAndAdvice) {
       {"num_train_epochs: 0", "above 0", ""},
       {"deterministic: maybe", "true or false", ""},
       {"train_on: asistant", "one of assistant, last, all", "did you mean assistant?"},
-      {"optim: adamw_8bit", "not supported in this version", "adamw"},
       {"report_to: [jsonl, tensorboard]", "not supported in this version", ""},
       {"grad_dtype: bf16", "not supported in this version", "f32"},
       {"dataset: {a: b}", "an entry of dataset has no a", "path"},

@@ -1,5 +1,9 @@
 // sum_squares, grad_scale and AdamW of the cuda table against the cpu row. AdamW gives the same bits.
+#include <algorithm>
+#include <cmath>
+
 #include "cuda/cuda_case.h"
+#include "ops/moment_codes.h"
 
 namespace deltatune {
 namespace {
@@ -94,6 +98,59 @@ TEST_F(CudaOptimizer, AdamwInBf16GivesTheBitsOfTheCpu) {
       }
     }
   }
+}
+
+/// Two steps with moments in 8-bit codes, the second from what the first has left.
+void coded_steps(int64_t count, bool own_master, DType param_dtype, double nonfinite, Rounding rounding,
+                 double size) {
+  SCOPED_TRACE(testing::Message() << count << " " << name_of(param_dtype) << (own_master ? "" : ", master")
+                                  << ", gradients of " << size);
+  Array param = parity::random(param_dtype, {count}, 1, 0.02);
+  Array master = parity::random(DType::f32, {count}, 2, 0.02);
+  Array m(DType::u8, {count}), v(DType::u8, {count});
+  Array m_unit(DType::f32, {moment_blocks(count)},
+               std::vector<double>(static_cast<size_t>(moment_blocks(count)), 0.0));
+  Array v_unit = m_unit;
+  for (Array* codes : {&m, &v}) std::fill(codes->view().data, codes->view().data + count, std::byte{0});
+  AdamwOptions options;
+  options.weight_decay = 0.1f;
+  options.rounding = rounding;
+  options.seed = 5;
+  for (int n = 1; n <= 2; ++n) {
+    // Some elements far below the others of their block, some zero.
+    std::vector<double> values = parity::normal(count, 5 + static_cast<uint64_t>(n), size);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] *= i % 7 == 3 ? 0 : std::exp2(-static_cast<double>(i % 31));
+    const Array grad(DType::f32, {count}, values);
+    const Array scalars(DType::f32, {8}, {1e-3, 0.1 * n, 0.05 * n, 0.125, 0.11, 3, nonfinite, 6.0 + n});
+    const auto op = [&](Stream& stream, const On& on) {
+      AdamwTensors tensors{on(param), own_master ? Tensor{} : on(master), on(m), on(v), on(grad)};
+      tensors.m_unit_b = on(m_unit);
+      tensors.v_unit_b = on(v_unit);
+      tensors.first = 512;
+      tensors.group = 2;
+      ops::adamw(stream, tensors, on(scalars), options);
+    };
+    const Array before = param;
+    std::vector<cuda_case::Output> outputs = {{&param, 0}, {&m, 0}, {&v, 0}, {&m_unit, 0}, {&v_unit, 0}};
+    if (!own_master) outputs.emplace_back(&master, 0);
+    compare_bits(outputs, op);
+    EXPECT_EQ(param == before, nonfinite != 0 || count == 0);
+  }
+}
+
+TEST_F(CudaOptimizer, AdamwIn8BitsGivesTheBitsOfTheCpu) {
+  for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
+    for (const int64_t count : {1, 8, 127, 128, 129, 255, 1027, 300001}) {
+      for (const double size : {1.0, 1e-7, 1e7}) {
+        coded_steps(count, true, DType::bf16, 0, rounding, size);
+        coded_steps(count, true, DType::f32, 0, rounding, size);
+        coded_steps(count, false, DType::bf16, 0, rounding, size);
+      }
+    }
+  }
+  coded_steps(1027, false, DType::f32, 0, Rounding::nearest, 1);
+  coded_steps(1027, true, DType::bf16, 1, Rounding::stochastic, 1);
 }
 
 TEST_F(CudaOptimizer, AdamwDoesNothingAfterANonFiniteNorm) {

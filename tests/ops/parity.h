@@ -53,6 +53,8 @@ class Array {
     std::vector<double> out(static_cast<size_t>(count()));
     if (dtype_ == DType::i32) {
       for (size_t i = 0; i < out.size(); ++i) out[i] = view().as<int32_t>()[i];
+    } else if (dtype_ == DType::u8) {
+      for (size_t i = 0; i < out.size(); ++i) out[i] = view().as<uint8_t>()[i];
     } else {
       convert(out.data(), DType::f64, memory_.data(), dtype_, count());
     }

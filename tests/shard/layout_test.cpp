@@ -59,7 +59,7 @@ void check_layout(const ParamTable& table, int world) {
       }
     }
     taken.push_back(mine);
-    f32_sum += param.keep_f32 ? (param.shape.count() + 63) / 64 * 64 : 0;
+    f32_sum += param.keep_f32 ? (param.shape.count() + 127) / 128 * 128 : 0;
   }
   EXPECT_EQ(layout.f32_elements, f32_sum);
   for (size_t g = 0; g < table.groups.size(); ++g) {
@@ -139,8 +139,8 @@ TEST(ShardLayoutTest, NeighboursOfOneDecayAreOneRange) {
   // matrix and matrix2 decay, vector does not.
   const auto ranges = layout.ranges(table, 1, 0, layout.padded[1]);
   ASSERT_EQ(ranges.size(), 2u);
-  EXPECT_EQ(ranges[0].count, 64 + 6);
-  EXPECT_EQ(ranges[1].begin, 128);
+  EXPECT_EQ(ranges[0].count, 128 + 6);
+  EXPECT_EQ(ranges[1].begin, 256);
 }
 
 }  // namespace

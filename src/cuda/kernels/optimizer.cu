@@ -6,6 +6,7 @@
 #include "cuda/cuda_ops.h"
 #include "cuda/pack.cuh"
 #include "cuda/reduce.cuh"
+#include "ops/moment_codes.h"
 #include "ops/rounding.h"
 #include "ops/scratch.h"
 
@@ -165,6 +166,120 @@ void launch_adamw(Stream& stream, const AdamwTensors& tensors, Tensor param, Ten
   part(std::integral_constant<int, 1>{}, count - wide * whole, wide * whole);
 }
 
+/// N elements, of which the first `count` are there; the others are zero.
+template <bool whole, class T>
+__device__ inline Pack<T, 8> load_8(const T* x, int64_t count) {
+  if constexpr (whole) {
+    return load_pack<8>(x);
+  } else {
+    Pack<T, 8> out;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) out.v[j] = j < count ? x[j] : T{};
+    return out;
+  }
+}
+template <bool whole, class T>
+__device__ inline void store_8(T* y, const Pack<T, 8>& pack, int64_t count) {
+  if constexpr (whole) {
+    store_pack(y, pack);
+  } else {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (j < count) y[j] = pack.v[j];
+    }
+  }
+}
+
+/// The largest x of the sixteen lanes that hold a block.
+__device__ inline uint32_t largest_of_block(uint32_t x) {
+  const uint32_t lanes = 0xffffu << (threadIdx.x & 16u);
+#pragma unroll
+  for (int distance = 8; distance > 0; distance /= 2) x = max(x, __shfl_xor_sync(lanes, x, distance, 16));
+  return x;
+}
+
+/// AdamW with moments in 8-bit codes: a thread has eight elements, sixteen neighbouring lanes a block. T and
+/// P as above. whole: all blocks are full and every address is aligned; else elements are taken one by one,
+/// from element `offset` on.
+template <class T, class P, bool whole>
+__global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
+    T* __restrict__ param, P* __restrict__ master, uint8_t* __restrict__ m, uint8_t* __restrict__ v,
+    float* __restrict__ m_unit, float* __restrict__ v_unit, const float* __restrict__ gradient,
+    const float* __restrict__ scalars, AdamwOptions options, int64_t first_element, uint32_t group,
+    int64_t offset, int64_t count) {
+  if (scalars[StepScalar::nonfinite] != 0) return;
+  const Step step = step_of(scalars, options);
+  const auto number = static_cast<uint32_t>(scalars[StepScalar::step]);
+  const bool stochastic = options.rounding == Rounding::stochastic;
+  const int64_t packs = moment_blocks(count - offset) * (moment_block / 8);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::threads;
+  for (int64_t pack = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x; pack < packs;
+       pack += stride) {
+    const int64_t i = offset + pack * 8;
+    const int64_t block = i / moment_block;
+    auto p = load_8<whole>(static_cast<const P*>(master + i), count - i);
+    auto codes_m = load_8<whole>(static_cast<const uint8_t*>(m + i), count - i);
+    auto codes_v = load_8<whole>(static_cast<const uint8_t*>(v + i), count - i);
+    const auto g = load_8<whole>(gradient + i, count - i);
+    const float old_m_unit = m_unit[block];
+    const float old_v_unit = v_unit[block];
+    const Philox4 words =
+        rounding_words_of_8(options.seed, group, number, static_cast<uint64_t>(first_element + i) / 8);
+    Pack<T, 8> out;
+    float moment1[8], moment2[8];
+    uint32_t largest_m = 0;
+    uint32_t largest_v = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      moment1[j] = __uint_as_float(moment1_bits(codes_m.v[j])) * old_m_unit;
+      moment2[j] = __uint_as_float(moment2_bits(codes_v.v[j])) * old_v_unit;
+      const float value = updated(load(p.v[j]), moment1[j], moment2[j], g.v[j], step);
+      p.v[j] = rounded<P>(value, stochastic, rounding_bits_of_8(words, j).param);
+      out.v[j] = store<T>(value);
+      largest_m = max(largest_m, __float_as_uint(moment1[j]) & 0x7fffffffu);
+      largest_v = max(largest_v, __float_as_uint(moment2[j]) & 0x7fffffffu);
+    }
+    const uint32_t exponent_m = block_exponent(largest_of_block(largest_m), moment1_top);
+    const uint32_t exponent_v = block_exponent(largest_of_block(largest_v), moment2_top);
+    const float inverse_m = __uint_as_float(inverse_unit_bits(exponent_m, moment1_top));
+    const float inverse_v = __uint_as_float(inverse_unit_bits(exponent_v, moment2_top));
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const RoundingBits random = rounding_bits_of_8(words, j);
+      codes_m.v[j] = moment1_code(__float_as_uint(moment1[j] * inverse_m), random.m);
+      codes_v.v[j] = moment2_code(__float_as_uint(moment2[j] * inverse_v), random.v);
+    }
+    store_8<whole>(master + i, p, count - i);
+    store_8<whole>(m + i, codes_m, count - i);
+    store_8<whole>(v + i, codes_v, count - i);
+    if (param) store_8<whole>(param + i, out, count - i);
+    if (threadIdx.x % 16 == 0) {
+      m_unit[block] = __uint_as_float(unit_bits(exponent_m, moment1_top));
+      v_unit[block] = __uint_as_float(unit_bits(exponent_v, moment2_top));
+    }
+  }
+}
+
+template <class T, class P>
+void launch_adamw_8bit(Stream& stream, const AdamwTensors& tensors, Tensor param, Tensor master,
+                       CTensor scalars_8, const AdamwOptions& options) {
+  const int64_t count = tensors.m_n.count();
+  const auto part = [&](auto whole, int64_t from, int64_t to) {
+    if (from == to) return;
+    const unsigned blocks = blocks_for(moment_blocks(to - from) * (moment_block / 8), Tile::threads);
+    launch(stream, {"adamw", tensors.m_n}, adamw_8bit_kernel<T, P, whole()>, blocks < 8192u ? blocks : 8192u,
+           Tile::threads, 0, pointer<T>(param), pointer<P>(master), pointer<uint8_t>(tensors.m_n),
+           pointer<uint8_t>(tensors.v_n), pointer<float>(tensors.m_unit_b), pointer<float>(tensors.v_unit_b),
+           pointer<float>(tensors.grad_n), pointer<float>(scalars_8), options, tensors.first, tensors.group,
+           from, to);
+  };
+  const bool aligned =
+      aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data);
+  const int64_t full = aligned ? count / moment_block * moment_block : 0;
+  part(std::true_type{}, 0, full);
+  part(std::false_type{}, full, count);
+}
+
 }  // namespace
 
 void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
@@ -195,6 +310,13 @@ void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions
   const bool own_master = tensors.master_n.empty();
   const Tensor master = own_master ? tensors.param_n : tensors.master_n;
   const Tensor param = own_master ? Tensor{} : tensors.param_n;
+  if (tensors.m_n.dtype == DType::u8) {
+    if (master.dtype == DType::bf16)
+      return launch_adamw_8bit<device_bf16, device_bf16>(stream, tensors, param, master, scalars_8, options);
+    return by_storage(own_master ? DType::f32 : param.dtype, [&](auto zero) {
+      launch_adamw_8bit<decltype(zero), float>(stream, tensors, param, master, scalars_8, options);
+    });
+  }
   by_storage(tensors.m_n.dtype, [&](auto moment) {
     using M = decltype(moment);
     if (master.dtype == DType::bf16) {
