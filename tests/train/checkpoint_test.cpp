@@ -29,7 +29,7 @@ constexpr Layout layouts[] = {{"f32", DType::f32, DType::f32, true},
 
 EngineOptions options_of(const Layout& layout) {
   EngineOptions out = tiny_options(layout.storage);
-  out.moments = layout.moments;
+  out.moments.dtype = layout.moments;
   out.master_weights = layout.master;
   return out;
 }
