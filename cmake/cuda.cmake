@@ -63,9 +63,24 @@ if(CUPTI_INCLUDE_DIR)
 endif()
 message(STATUS "device activity by CUPTI: ${cupti_sources}")
 
+# NCCL's header: beside the toolkit's or in a wheel (PyPI nvidia-nccl-cu13). Without it there is no communication
+# between GPUs of several hosts. The library is opened at run time.
+list(TRANSFORM venv_packages APPEND /nvidia/nccl/include OUTPUT_VARIABLE nccl_hints)
+find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${nccl_hints} ${CUDAToolkit_INCLUDE_DIRS}
+  ${site_packages}/nvidia/nccl/include)
+set(nccl_sources src/cuda/comm/nccl/absent.cpp)
+if(NCCL_INCLUDE_DIR)
+  file(STRINGS ${NCCL_INCLUDE_DIR}/nccl.h found REGEX "define NCCL_VERSION_CODE +2(1[89]|[2-9][0-9])[0-9][0-9]$")
+  if(found)  # 2.18: communicators that do not block
+    set(nccl_sources src/cuda/comm/nccl/communicator.cpp src/cuda/comm/nccl/library.cpp)
+    set_source_files_properties(${nccl_sources} PROPERTIES COMPILE_OPTIONS "-isystem${NCCL_INCLUDE_DIR}")
+  endif()
+endif()
+message(STATUS "communication by NCCL: ${nccl_sources}")
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cpp src/cuda/*.cu src/cuda/kernels/*.cu
   src/cuda/comm/*.cpp src/cuda/comm/*.cu)
-add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources} ${cupti_sources})
+add_library(deltatune_cuda MODULE ${cuda_sources} ${cudnn_sources} ${cupti_sources} ${nccl_sources})
 # No static library of ours: what the plug-in uses of the core is the binary's, so that there is one copy of it.
 target_include_directories(deltatune_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 # 554: nvcc overlooks that View's conversion to a read-only view is constrained to writable ones.

@@ -8,7 +8,7 @@ Usage: check_includes.py [--self-test] [ROOT]
 3. A header of a third-party library appears only in the files named below; CUDA headers only under src/cuda.
 4. .cu files see ops/kernels.h, ops/delta_net.h (a constant), ops/rounding.h, ops/moment_codes.h, ops/*scratch.h, tensor/
    and cuda/ of ours, no more.
-5. Includes in quotes are written from src/ (or tests/) and exist; there is no "..".
+5. Includes in quotes are written from src/ (tests and bench: or tests/) and exist; there is no "..".
 6. No file of ours has more than 600 lines.
 --self-test breaks each rule in a scratch folder and fails if one of them goes unnoticed.
 """
@@ -79,7 +79,7 @@ def check_own(root, path, header):
     """What is wrong with `#include "header"` in the file `path`, or nothing."""
     if header in GENERATED:
         return None
-    places = ("src", "tests") if path.startswith("tests/") else ("src",)
+    places = ("src", "tests") if path.startswith(("tests/", "bench/")) else ("src",)
     if ".." in header.split("/") or not any(os.path.exists(os.path.join(root, p, header)) for p in places):
         return f'"{header}" is not a path from {" or ".join(p + "/" for p in places)} of a file that exists'
     parts = path.split("/")

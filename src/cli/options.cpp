@@ -268,6 +268,11 @@ void device_rows(Table& t) {
       .one_of({"full", "grads", "none"});
   t.add("reduce_dtype", &Config::reduce_dtype, training, "gradients while they are summed over ranks")
       .one_of({"f32", "bf16"});
+  t.add("comm_transport", &Config::comm_transport, train,
+        "what carries bytes between GPUs: copies between those of one host, or NCCL; auto takes copies where "
+        "all "
+        "ranks can")
+      .one_of({"auto", "peer", "nccl"});
   t.add("ddp_timeout", &Config::ddp_timeout, training, "seconds a rank waits for the others")
       .range(1, 1 << 24);
   t.add("rank_status", &Config::rank_status, train,

@@ -44,6 +44,8 @@ std::unique_ptr<Communicator> join_gpus(Device& device, std::unique_ptr<HostGrou
   DELTATUNE_ASSERT(plugin != nullptr);  // it has made the device
   CommOptions options;
   options.timeout = std::chrono::seconds(config.ddp_timeout);
+  if (config.comm_transport == "peer") options.transport = CommTransport::peer;
+  if (config.comm_transport == "nccl") options.transport = CommTransport::nccl;
   return plugin->make_communicator(device, std::move(group), options);
 }
 

@@ -32,7 +32,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  /// full = the chunks of all ranks in rank order; full.count() == world_size * chunk.count().
+  /// full = the chunks of all ranks in rank order; full.count() == world_size * chunk.count(). The chunk may
+  /// lie in `full`, at its place. It must not be written before the next collective of this communicator.
   virtual void all_gather(Stream&, Tensor full, CTensor chunk) = 0;
   /// chunk += this rank's part of the sum over ranks of `full` (summed in rank order, in chunk's dtype).
   virtual void reduce_scatter_add(Stream&, Tensor chunk, CTensor full) = 0;

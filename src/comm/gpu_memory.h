@@ -13,7 +13,8 @@ struct CommMemory {
   /// a small tensor, and pieces of the others' large ones.
   static constexpr size_t flag_bytes = size_t{1} << 14;
   static constexpr size_t outbox_bytes = size_t{1} << 20;
-  static constexpr size_t staging_bytes = size_t{64} << 20;
+  /// Each piece of a reduction waits for the end of a kernel that has the GPU to itself: few, large ones.
+  static constexpr size_t staging_bytes = size_t{256} << 20;
 
   Buffer device;
   Buffer host;  ///< a page, pinned

@@ -127,7 +127,8 @@ class Threads : public Communicator {
     queue(stream, {"all_gather", chunk, {}}, [full](const std::vector<Call>& calls) {
       std::byte* to = full.data;
       for (const Call& call : calls) {
-        if (call.given.bytes() > 0) std::memcpy(to, call.given.data, call.given.bytes());
+        if (call.given.bytes() > 0 && to != call.given.data)
+          std::memcpy(to, call.given.data, call.given.bytes());
         to += call.given.bytes();
       }
     });

@@ -40,7 +40,12 @@ std::byte* map_pinned(size_t bytes) {
 CudaStream::CudaStream(CudaDevice& device, const Kernels& kernels, const KernelChoice& choice,
                        std::string name)
     : Stream(device, kernels, choice, std::move(name)) {
-  DELTATUNE_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  // Kernels of collectives are short, and ranks wait for them: they go before those of a matrix product.
+  int lowest = 0;
+  int highest = 0;
+  DELTATUNE_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+  const bool first = this->name() == "comm";
+  DELTATUNE_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, first ? highest : lowest));
 }
 
 CudaStream::~CudaStream() {

@@ -4,6 +4,7 @@
 
 #include "cuda/activity.h"
 #include "cuda/check.h"
+#include "cuda/comm/nccl.h"
 #include "cuda/comm/transport.h"
 #include "cuda/cudnn/library.h"
 #include "cuda/device.h"
@@ -38,11 +39,13 @@ std::string versions() {
   dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info);
   const CudnnLibrary& cudnn = cudnn_library();
   const CuptiLibrary& cupti = cupti_library();
+  const NcclLibrary& nccl = nccl_library();
   return "CUDA driver " + std::to_string(driver) + ", runtime " + std::to_string(runtime) + "\ncuBLASLt " +
          std::to_string(cublasLtGetVersion()) + " " + (info.dli_fname ? info.dli_fname : "?") + "\ncuDNN " +
          (cudnn.version ? std::to_string(cudnn.version) + " " + cudnn.path : "none: " + cudnn.why) +
          "\nCUPTI " +
-         (cupti.version ? std::to_string(cupti.version) + " " + cupti.path : "none: " + cupti.why);
+         (cupti.version ? std::to_string(cupti.version) + " " + cupti.path : "none: " + cupti.why) +
+         "\nNCCL " + (nccl.version ? std::to_string(nccl.version) + " " + nccl.path : "none: " + nccl.why);
 }
 
 std::vector<std::string> kernel_names() {

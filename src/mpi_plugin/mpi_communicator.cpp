@@ -85,7 +85,8 @@ class Mpi final : public Communicator {
         }
         finish("all_gather");
       }
-      if (bytes > 0) std::memcpy(full.data + static_cast<size_t>(rank_) * bytes, chunk.data, bytes);
+      std::byte* const own = full.data + static_cast<size_t>(rank_) * bytes;
+      if (bytes > 0 && own != chunk.data) std::memcpy(own, chunk.data, bytes);
     });
   }
 

@@ -99,6 +99,8 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
   if (line.mfu) fields.push_back(format("mfu {:.0f}%", *line.mfu * 100));
   if (line.data_wait_s >= 0.01 * line.time_s && line.data_wait_s > 0)
     fields.push_back(format("data wait {:.2f}s", line.data_wait_s));
+  if (line.exposed_comm_s >= 0.01 * line.time_s && line.exposed_comm_s > 0)
+    fields.push_back(format("comm wait {:.2f}s", line.exposed_comm_s));
   if (line.mem_total_gib > 0) {
     fields.push_back(format("mem {:.0f}/{:.0f} GiB", line.mem_peak_gib, line.mem_total_gib));
   } else if (line.mem_peak_gib > 0) {
@@ -126,6 +128,7 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
              line.total_steps, line.loss, line.grad_norm, line.learning_rate, line.tokens_per_s);
   if (line.mfu) text += format("  mfu {:.1f}%", *line.mfu * 100);
   text += format("  data wait {:.2f}s", line.data_wait_s);
+  if (line.exposed_comm_s > 0) text += format("  comm wait {:.3f}s", line.exposed_comm_s);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);
   if (line.eta_s >= 0) text += "  eta " + format_duration(std::round(line.eta_s));
   if (line.slow_kernels) text += "  slow kernels";

@@ -35,7 +35,7 @@ struct StepLine {
   double tokens_per_s_per_device = 0;
   std::optional<double> mfu;  ///< of the device card's dense bf16 peak, 0 to 1
   std::optional<double> tflops_per_device;
-  double exposed_comm_s = 0;
+  double exposed_comm_s = 0;  ///< of time_s, the device of rank 0 waited for other ranks
   double data_wait_s = 0;
   double mem_peak_gib = 0;
   double mem_total_gib = 0;   ///< console only; 0: unknown

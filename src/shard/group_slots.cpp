@@ -2,6 +2,7 @@
 // rank there are only the slots of gradient release.
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/format.h"
@@ -13,28 +14,40 @@ namespace deltatune {
 
 void ParamStore::place_gather_slots() {
   // Blocks share two slots; the embedding and the final group are used far apart.
-  int64_t largest = 0;
-  own_slot_.assign(table_.groups.size(), -1);
   const auto last = table_.groups.size() - 1;
-  for (size_t g = 1; g < last; ++g) largest = std::max(largest, layout_.padded[g]);
+  int64_t largest = 0;
+  int64_t largest_summed = 0;
+  for (size_t g = 1; g < last; ++g) {
+    largest = std::max(largest, layout_.padded[g]);
+    largest_summed = std::max(largest_summed, layout_.summed[g]);
+  }
   const auto take = [&](DType dtype, int64_t count, const std::string& name, Lifetime lifetime) {
     buffers_.push_back(
         device_.allocate(static_cast<size_t>(count) * size_of(dtype), name, "parameters", lifetime));
     return Tensor{buffers_.back().data(), dtype, {count}};
   };
-  const auto add = [&](int64_t count, const std::string& name, Lifetime lifetime) {
-    weight_slots_.push_back({take(options_.storage, count, "gathered weights, " + name, lifetime), {}, {}});
-    if (options_.train)
-      grad_slots_.push_back({take(DType::f32, count, "full gradients, " + name, lifetime), {}});
+  const bool gather = !options_.whole_weights;  // else each group has its place already
+  const auto add = [&](int64_t count, const std::string& name, Lifetime lifetime, DType reduce = DType::f32) {
+    if (gather)
+      weight_slots_.push_back({take(options_.storage, count, "gathered weights, " + name, lifetime), {}, {}});
+    if (!options_.train) return;
+    GradSlot slot;
+    slot.memory = take(reduce, count, "full gradients, " + name, lifetime);
+    if (reduce != DType::f32 && largest_summed > 0)
+      slot.summed = take(DType::f32, largest_summed, "gradients to be rounded, " + name, lifetime);
+    grad_slots_.push_back(slot);
   };
-  add(largest, "block slot 0", Lifetime::block);
-  add(largest, "block slot 1", Lifetime::block);
-  own_slot_[0] = 2;
-  own_slot_[last] = options_.ends_take_turns ? 2 : 3;
+  for (const char* name : {"block slot 0", "block slot 1"})
+    add(largest, name, Lifetime::block, options_.reduce);
   if (options_.ends_take_turns) {
     add(std::max(layout_.padded[0], layout_.padded[last]), "embedding and head in turns", Lifetime::step);
   } else {
     for (const size_t g : {size_t{0}, last}) add(layout_.padded[g], table_.groups[g].name, Lifetime::step);
+  }
+  for (size_t g = 0; g <= last; ++g) {
+    const int own = g == 0 ? 2 : g < last ? -1 : options_.ends_take_turns ? 2 : 3;
+    own_grad_slot_.push_back(own);
+    own_weight_slot_.push_back(gather ? own : static_cast<int>(g));
   }
   held_.weights.assign(weight_slots_.size(), -1);
   held_.grads.assign(grad_slots_.size(), -1);
@@ -76,6 +89,19 @@ void ParamStore::place_release_slots() {
   update_stream_ = device_.make_stream("update");
   const size_t scratch = scratch::sum_squares(device_.target(), largest);
   update_stream_->set_scratch({take(scratch, "scratch of updates", Lifetime::op), scratch});
+}
+
+void ParamStore::lend(std::vector<CTensor>& weights, std::vector<Tensor>& grads) {
+  const auto own_weights = weights_;
+  const auto own_grads = grads_;
+  for (size_t g = 0; sharded() && g < table_.groups.size(); ++g) {
+    const auto w = static_cast<size_t>(std::max(own_weight_slot_[g], 0));
+    const auto s = static_cast<size_t>(std::max(own_grad_slot_[g], 0));
+    point_weights(static_cast<int>(g), weight_slots_[w].memory);
+    if (options_.train) point_grads(static_cast<int>(g), grad_slots_[s].memory, grad_slots_[s].summed);
+  }
+  weights = std::exchange(weights_, own_weights);
+  grads = std::exchange(grads_, own_grads);
 }
 
 void ParamStore::record(Stream& stream, Edge& edge) {
@@ -128,7 +154,7 @@ void ParamStore::drop_gathered() {
 }
 
 int ParamStore::weight_slot(int group) const {
-  const int own = own_slot_[static_cast<size_t>(group)];
+  const int own = own_weight_slot_[static_cast<size_t>(group)];
   if (own >= 0) return own;
   for (int s = 0; s < 2; ++s) {
     if (held_.weights[static_cast<size_t>(s)] == group) return s;
@@ -137,7 +163,7 @@ int ParamStore::weight_slot(int group) const {
 }
 
 int ParamStore::grad_slot(int group) const {
-  const int own = own_slot_[static_cast<size_t>(group)];
+  const int own = own_grad_slot_[static_cast<size_t>(group)];
   if (own >= 0) return own;
   const int last = held_.last_grads;
   return held_.grads[static_cast<size_t>(last)] == group ? last : 1 - last;
@@ -166,7 +192,7 @@ void ParamStore::acquire(Stream& stream, int group) {
   const WeightSlot& slot = weight_slots_[static_cast<size_t>(s)];
   wait_for_comm(stream, slot.gathered);
   point_weights(group, slot.memory);
-  if (own_slot_[static_cast<size_t>(group)] < 0) held_.last_weights = s;
+  if (own_weight_slot_[static_cast<size_t>(group)] < 0) held_.last_weights = s;
 }
 
 void ParamStore::release(Stream& stream, int group) {
@@ -179,16 +205,18 @@ void ParamStore::release(Stream& stream, int group) {
 void ParamStore::begin_gradients(Stream& stream, int group) {
   if (!sharded()) return begin_release_gradients(stream, group);
   const auto g = static_cast<size_t>(group);
-  const int own = own_slot_[g];
+  const int own = own_grad_slot_[g];
   const int s = own >= 0 ? own : 1 - held_.last_grads;
   if (own < 0) held_.last_grads = s;
   held_.grads[static_cast<size_t>(s)] = group;
   GradSlot& slot = grad_slots_[static_cast<size_t>(s)];
   wait_for_comm(stream, slot.reduced);
   slot.reduced.set = false;
-  for (const Stretch& gap : layout_.unwritten[g])
-    ops::fill(stream, slot.memory.slice(gap.begin, gap.count), 0);
-  point_grads(group, slot.memory);
+  for (const Stretch& gap : layout_.unwritten[g]) {
+    const bool apart = !slot.summed.empty() && gap.begin < layout_.summed[g];
+    ops::fill(stream, (apart ? slot.summed : slot.memory).slice(gap.begin, gap.count), 0);
+  }
+  point_grads(group, slot.memory, slot.summed);
 }
 
 void ParamStore::reduce(Stream& stream, int group, bool fresh) {
@@ -197,6 +225,8 @@ void ParamStore::reduce(Stream& stream, int group, bool fresh) {
   const auto s = static_cast<size_t>(grad_slot(group));
   DELTATUNE_ASSERT(held_.grads[s] == group);
   GradSlot& slot = grad_slots_[s];
+  if (const int64_t count = layout_.summed[g]; !slot.summed.empty() && count > 0)
+    ops::cast(stream, slot.memory.slice(0, count), slot.summed.slice(0, count));
   comm_follows(stream);
   if (options_.release) {
     const Edge& updated = release_slots_[release_slot_[g]].updated;

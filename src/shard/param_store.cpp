@@ -49,8 +49,9 @@ void ParamStore::place_groups() {
   int64_t elements = 0;
   for (size_t g = 0; g < count_groups; ++g) elements += layout_.chunk(static_cast<int>(g));
   const int64_t with_f32 = elements + layout_.f32_elements;
-  const Tensor weights =
-      take(device_, buffers_, options_.storage, elements, format("weights {}", name_of(options_.storage)));
+  const int64_t parts = options_.whole_weights ? layout_.world_size : 1;
+  const Tensor weights = take(device_, buffers_, options_.storage, elements * parts,
+                              format("weights {}", name_of(options_.storage)));
   const Tensor f32_weights = take(device_, buffers_, DType::f32, layout_.f32_elements, "weights kept in f32");
   Tensor masters, grads;
   const bool all_gradients = options_.train && !options_.release;
@@ -73,7 +74,10 @@ void ParamStore::place_groups() {
     const int index = f32_group ? -1 : static_cast<int>(g);
     const int64_t count = f32_group ? layout_.f32_elements : layout_.chunk(index);
     Group group;
-    group.weights = f32_group ? f32_weights : part(weights, at, count);
+    const int64_t own = options_.whole_weights ? count * comm_.rank() : 0;  // in the whole group
+    group.weights = f32_group ? f32_weights : part(weights, at * parts + own, count);
+    if (options_.whole_weights && !f32_group && sharded())
+      weight_slots_.push_back({part(weights, at * parts, count * parts), {}, {}});
     if (options_.train) {
       if (all_gradients) group.grads = part(grads, at, count);
       if (!all_gradients && f32_group) group.grads = grads;
@@ -100,12 +104,14 @@ void ParamStore::point_weights(int group, Tensor flat) {
   }
 }
 
-void ParamStore::point_grads(int group, Tensor flat) {
+void ParamStore::point_grads(int group, Tensor flat, Tensor summed) {
   for (const int index : table_.groups[static_cast<size_t>(group)].params) {
     const auto i = static_cast<size_t>(index);
     const Placement& place = layout_.placements[i];
     const Shape shape = table_.params[i].shape;
-    if (!place.in_f32_group) grads_[i] = part(flat, place.offset, shape.count()).reshaped(shape);
+    const bool apart = !summed.empty() && place.offset < layout_.summed[static_cast<size_t>(group)];
+    if (!place.in_f32_group)
+      grads_[i] = part(apart ? summed : flat, place.offset, shape.count()).reshaped(shape);
   }
 }
 

@@ -49,6 +49,11 @@ class ParamStore {
     AdamwOptions adamw;             ///< its weight_decay is not looked at
     Moments::Options moments = {};  ///< the f32 group's are f32, on the device
     bool release = false;           ///< gradient release: one micro-batch a step, no clipping
+    /// With more ranks, of the blocks' gradients of one row on their way to the chunk, f32 or (in bf16 runs)
+    /// bf16. They are added up in f32.
+    DType reduce = DType::f32;
+    /// With more ranks: every rank has all weights; gradients and states are cut.
+    bool whole_weights = false;
     /// The head is no part of the embedding: what is gathered of the two, and their gradients, take turns in
     /// the same memory. Without it all of it stays.
     bool ends_take_turns = false;
@@ -74,6 +79,10 @@ class ParamStore {
   void set_held(const Held& held) { held_ = held; }
   /// What was gathered is gathered again. Each forward pass starts with it, so that all gather alike.
   void drop_gathered();
+
+  /// Memory of the parameters' shapes for whoever times the work on them, before the weights are there: what
+  /// is gathered takes turns, so some of it is the same.
+  void lend(std::vector<CTensor>& weights, std::vector<Tensor>& grads);
 
   /// Starts to gather a group. For a block: into the slot that the block last acquired does not have, so that
   /// acquire(l), prefetch(l + 1) gathers while block l is used.
@@ -166,7 +175,8 @@ class ParamStore {
   void place_gather_slots();
   void place_release_slots();
   void point_weights(int group, Tensor flat);
-  void point_grads(int group, Tensor flat);
+  /// `summed`: memory of its own for what lies in front of the product gradients; empty: none.
+  void point_grads(int group, Tensor flat, Tensor summed = {});
   void point_f32_group();
   void update(Stream&, size_t group, CTensor scalars_8);
   void update_range(Stream&, size_t group, const OptimizerRange&, const MomentViews&, CTensor scalars_8);
@@ -218,7 +228,8 @@ class ParamStore {
   };
   struct GradSlot {
     Tensor memory;
-    Edge reduced;  ///< comm: gradients are read no more
+    Tensor summed;  ///< f32, where memory is bf16: what lies in front of the product gradients
+    Edge reduced;   ///< comm: gradients are read no more
   };
   /// Release: gradients of one group at a time, of the whole group in a world of one, of the chunk otherwise.
   struct ReleaseSlot {
@@ -235,8 +246,8 @@ class ParamStore {
   Held held_;
   std::vector<WeightSlot> weight_slots_;
   std::vector<GradSlot> grad_slots_;
-  std::vector<int> own_slot_;  ///< per group: its own slot, or -1 for blocks
-  Event handed_, taken_;       ///< work passes from compute to comm and back
+  std::vector<int> own_weight_slot_, own_grad_slot_;  ///< per group: its own slot, or -1: blocks share
+  Event handed_, taken_;                              ///< work passes from compute to comm and back
   std::vector<ReleaseSlot> release_slots_;
   std::vector<size_t> release_slot_;  ///< per group
   Tensor release_scalars_8_;

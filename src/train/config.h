@@ -73,15 +73,16 @@ struct Config {
   std::string recompute = "auto";           ///< auto | none | cheap | block
 
   // device and distribution
-  std::string device = "auto";       ///< auto | cpu | cuda
-  int64_t nproc = 1;                 ///< ranks to start on this machine
-  int64_t nodes = 1;                 ///< plan: machines of nproc ranks each
-  int rank = 0;                      ///< of this process; no key, comes from the launch
-  int world_size = 1;                ///< likewise
-  int local_world_size = 1;          ///< likewise; of this machine
-  std::string shard = "full";        ///< full | grads | none
-  std::string reduce_dtype = "f32";  ///< f32 | bf16: gradients on the wire
-  int64_t ddp_timeout = 1800;        ///< seconds a rank waits for its peers
+  std::string device = "auto";          ///< auto | cpu | cuda
+  int64_t nproc = 1;                    ///< ranks to start on this machine
+  int64_t nodes = 1;                    ///< plan: machines of nproc ranks each
+  int rank = 0;                         ///< of this process; no key, comes from the launch
+  int world_size = 1;                   ///< likewise
+  int local_world_size = 1;             ///< likewise; of this machine
+  std::string shard = "full";           ///< full | grads | none
+  std::string reduce_dtype = "f32";     ///< f32 | bf16: gradients on the wire
+  int64_t ddp_timeout = 1800;           ///< seconds a rank waits for its peers
+  std::string comm_transport = "auto";  ///< auto | peer | nccl: between GPUs
   int64_t max_restarts = 0;
   bool allow_slow_kernels = false;
   bool deterministic = false;

@@ -108,6 +108,8 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.adamw = options_.adamw;
   store.moments = options_.moments;
   store.master = options_.master_weights;
+  store.reduce = options_.reduce;
+  store.whole_weights = options_.whole_weights;
   store.ends_take_turns = !tied;
   store.release = options_.gradient_release;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
@@ -208,17 +210,23 @@ void Engine::prepare_matmuls() {
   MatmulRecorder recorder(device_, tuning.calls);
   RowInputs row =
       batch_.upload(recorder, synthetic_batch(options_.tokens, options_.tokens, options_.max_documents));
+  std::vector<CTensor> weights;
+  std::vector<Tensor> grads;
+  store_->lend(weights, grads);
   // Weight gradients are written by the first row of a window and added to by the others.
   for (const bool fresh : {true, false}) {
     row.fresh_gradients = fresh;
-    rehearse(recorder, store_->weights(), store_->grads(), row);
+    rehearse(recorder, weights, grads, row);
     if (!options_.train) break;
   }
   tuning.time = options_.tune_matmuls;
   tuning.folder = options_.cache_folder;
   RandomFill random;
   tuning.fill = [&](Stream& stream, Tensor x) { random.normal(stream, x); };
+  // Rank 0 chooses, the others of its machine find its choices in the cache.
+  if (comm_.rank() > 0) comm_.exchange("");
   device_.prepare(*stream_, tuning);
+  if (comm_.rank() == 0) comm_.exchange("");
   report_tuning(tuning, options_.allow_slow_kernels);
 }
 

@@ -75,13 +75,9 @@ void refuse_unsupported(const Config& config) {
     throw Error(ErrorKind::usage, what, key, fix);
   };
   if (config.world_size == 1) return;
-  if (config.shard != "full") {
-    refuse(format("shard: {} is not supported in this version of deltatune", config.shard), "shard",
-           "use shard: full");
-  }
-  if (config.reduce_dtype != "f32") {
-    refuse(format("reduce_dtype: {} is not supported in this version of deltatune", config.reduce_dtype),
-           "reduce_dtype", "use reduce_dtype: f32");
+  if (config.shard == "none") {
+    refuse("shard: none is not supported in this version of deltatune", "shard",
+           "use shard: grads, which leaves the weights whole, or full");
   }
 }
 
@@ -376,6 +372,7 @@ class TrainingRun {
     line.tokens_per_s = static_cast<double>(report.tokens) / report.seconds;
     line.tokens_per_s_per_device = line.tokens_per_s / comm_.world_size();
     line.data_wait_s = report.data_seconds;
+    line.exposed_comm_s = report.comm_seconds;
     line.mem_peak_gib = static_cast<double>(device_.plan().total()) / double(1 << 30);
     const auto left = static_cast<double>(total_steps_ - report.step);
     line.slow_kernels = engine_->kernels().slow();

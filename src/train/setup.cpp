@@ -76,6 +76,14 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.allow_slow_kernels = config.allow_slow_kernels;
   out.tune_matmuls = config.matmul_tuning == "auto";
   out.cache_folder = program_cache().string();
+  out.whole_weights = config.shard == "grads";
+  if (config.reduce_dtype == "bf16") {
+    if (out.storage != DType::bf16) {
+      throw Error(ErrorKind::usage, "gradients of f32 weights are not reduced in bf16", "reduce_dtype: bf16",
+                  "use reduce_dtype: f32, or dtype: bf16");
+    }
+    out.reduce = DType::bf16;
+  }
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);
   out.adamw.eps = static_cast<float>(config.adam_epsilon);

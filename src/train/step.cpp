@@ -57,6 +57,7 @@ UpdateResult Trainer::update_inside_backward(StepReport& report) {
 
 StepReport Trainer::step() {
   const Stopwatch clock;
+  const double waited_before = engine_.comm().waited_s();
   StepReport report;
   report.learning_rate = schedule_.rate(steps_done_);
   const UpdateResult result =
@@ -74,6 +75,7 @@ StepReport Trainer::step() {
   report.step = ++steps_done_;
   report.epoch = stream_.epoch_progress();
   report.seconds = clock.seconds();
+  report.comm_seconds = engine_.comm().waited_s() - waited_before;
   return report;
 }
 

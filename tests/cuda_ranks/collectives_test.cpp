@@ -88,17 +88,22 @@ std::vector<Case> cases() {
     out.push_back({DType::f64, DType::f64, count});
   }
   // More than one piece of staging memory.
-  out.push_back({DType::f32, DType::f32, (int64_t{80} << 20) / 4 + 3});
-  out.push_back({DType::bf16, DType::f32, (int64_t{70} << 20) / 2});
+  out.push_back({DType::f32, DType::f32, (int64_t{33} << 20) / 4 + 3});
+  return out;
+}
+
+using Values = std::vector<std::vector<std::byte>>;  // of each rank
+
+Values all_values(int ranks, uint64_t seed, DType dtype, int64_t count) {
+  Values out;
+  for (int r = 0; r < ranks; ++r) out.push_back(values(r, seed, dtype, count));
   return out;
 }
 
 // The sum over ranks of their parts, in rank order, on the host.
-std::vector<std::byte> expected_sum(int ranks, uint64_t seed, const Case& c, int64_t full_count,
-                                    int64_t begin, std::vector<std::byte> start, bool add) {
-  std::vector<std::vector<std::byte>> fulls;
+std::vector<std::byte> expected_sum(const Values& fulls, const Case& c, int64_t full_count, int64_t begin,
+                                    std::vector<std::byte> start, bool add) {
   std::vector<CTensor> parts;
-  for (int r = 0; r < ranks; ++r) fulls.push_back(values(r, seed, c.full, full_count));
   for (const auto& full : fulls) {
     const CTensor whole{full.data(), c.full, {full_count}};
     parts.push_back(whole.slice(begin, c.count));
@@ -122,56 +127,47 @@ TEST_P(GpuRanks, CollectivesAreThoseOfTheHost) {
     };
     for (const Case& c : cases()) {
       SCOPED_TRACE(testing::Message() << name_of(c.full) << " to " << name_of(c.chunk) << ", " << c.count);
-      ++seed;
+      seed += 10;
       const int64_t whole = c.count * n;
+      const auto own = static_cast<size_t>(me);
+      const Values fulls = all_values(n, seed, c.full, whole);
+      const Values chunks = all_values(n, seed + 1, c.full, c.count);
+      const std::vector<std::byte> start = values(me, seed + 2, c.chunk, c.count);
       Guarded& full = buffer(c.full, whole);
       Guarded& chunk = buffer(c.chunk, c.count);
-      for (const bool add : {true, false}) {
-        const std::vector<std::byte> start = values(me, seed + 500, c.chunk, c.count);
-        std::vector<std::byte> first;
-        for (int repeat = 0; repeat < 2; ++repeat) {
-          full.set(values(me, seed, c.full, whole));
-          add ? chunk.set(start) : chunk.poison();
-          add ? comm.reduce_scatter_add(*stream, chunk.view, full.view)
-              : comm.reduce_scatter(*stream, chunk.view, full.view);
-          first = chunk.get();
-          EXPECT_EQ(first == expected_sum(n, seed, c, whole, me * c.count, start, add), true)
-              << "add " << add;
-          EXPECT_EQ(full.get() == values(me, seed, c.full, whole), true) << "the input has changed";
-        }
-      }
       Guarded& mine = buffer(c.full, c.count);
-      mine.set(values(me, seed + 1000, c.full, c.count));
+      for (const bool add : {true, false, true}) {
+        full.set(fulls[own]);
+        add ? chunk.set(start) : chunk.poison();
+        add ? comm.reduce_scatter_add(*stream, chunk.view, full.view)
+            : comm.reduce_scatter(*stream, chunk.view, full.view);
+        EXPECT_TRUE(chunk.get() == expected_sum(fulls, c, whole, me * c.count, start, add)) << "add " << add;
+        EXPECT_TRUE(full.get() == fulls[own]) << "the input has changed";
+      }
+      std::vector<std::byte> gathered;
+      for (const auto& part : chunks) gathered.insert(gathered.end(), part.begin(), part.end());
+      mine.set(chunks[own]);
       full.poison();
       comm.all_gather(*stream, full.view, mine.view);
-      std::vector<std::byte> gathered;
-      for (int r = 0; r < n; ++r) {
-        const std::vector<std::byte> part = values(r, seed + 1000, c.full, c.count);
-        gathered.insert(gathered.end(), part.begin(), part.end());
-      }
-      EXPECT_EQ(full.get() == gathered, true) << "all_gather";
+      EXPECT_TRUE(full.get() == gathered) << "all_gather";
       // In place: the chunk lies in the full buffer.
       full.poison();
-      const Tensor own = full.view.slice(me * c.count, c.count);
-      if (c.count > 0) {
-        stream->upload(own, values(me, seed + 1000, c.full, c.count).data());
-        stream->sync();
-      }
-      comm.all_gather(*stream, full.view, own);
-      EXPECT_EQ(full.get() == gathered, true) << "all_gather in place";
+      const Tensor inside = full.view.slice(me * c.count, c.count);
+      if (c.count > 0) stream->upload(inside, chunks[own].data());
+      stream->sync();
+      comm.all_gather(*stream, full.view, inside);
+      EXPECT_TRUE(full.get() == gathered) << "all_gather in place";
       if (c.full != DType::bf16) {
-        chunk.set(values(me, seed, c.full, c.count));
-        comm.all_reduce(*stream, chunk.view);
-        const Case same{c.full, c.chunk, c.count};
-        EXPECT_EQ(chunk.get() == expected_sum(n, seed, same, c.count, 0,
-                                              std::vector<std::byte>(chunk.view.bytes()), false),
-                  true)
+        mine.set(chunks[own]);
+        comm.all_reduce(*stream, mine.view);
+        EXPECT_TRUE(mine.get() ==
+                    expected_sum(chunks, {c.full, c.full, c.count}, c.count, 0, chunks[own], false))
             << "all_reduce";
       }
       for (int root = 0; root < n; ++root) {
-        mine.set(values(me, seed + 2000, c.full, c.count));
+        mine.set(chunks[own]);
         comm.broadcast(*stream, mine.view, root);
-        EXPECT_EQ(mine.get() == values(root, seed + 2000, c.full, c.count), true) << "from " << root;
+        EXPECT_TRUE(mine.get() == chunks[static_cast<size_t>(root)]) << "from " << root;
       }
     }
     comm.barrier(*stream);
@@ -401,10 +397,11 @@ TEST_P(GpuRanks, DifferentCallsAreAnError) {
     stream->sync();
     self.comm->check_peers();
   });
-  for (const int code : codes) EXPECT_NE(code, 0);
+  // NCCL does not compare what ranks ask for; whoever gets less than it waits for notices.
+  EXPECT_NE(codes, std::vector<int>(codes.size(), 0));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, GpuRanks, testing::Values(CommTransport::peer),
+INSTANTIATE_TEST_SUITE_P(Transports, GpuRanks, testing::Values(CommTransport::peer, CommTransport::nccl),
                          gpu_ranks::name_of_transport);
 
 }  // namespace

@@ -97,6 +97,7 @@ inline std::vector<int> on_gpus(int ranks, const CommOptions& options,
       continue;
     }
     int code = 0;
+    const bool failed_before = testing::Test::HasFailure();
     try {
       Rank self = join(rank, ranks, port, options);
       body(self);
@@ -107,7 +108,7 @@ inline std::vector<int> on_gpus(int ranks, const CommOptions& options,
       std::cout << "[rank " << rank << "] " << other.what() << "\n";
       code = 99;
     }
-    if (code == 0 && testing::Test::HasFailure()) code = 98;
+    if (code == 0 && !failed_before && testing::Test::HasFailure()) code = 98;
     std::cout << std::flush;
     ::_exit(code);
   }

@@ -52,12 +52,15 @@ struct Trained {
   double eval_loss = 0;
 };
 
-Trained train(int world_size, int64_t steps, StreamMode mode, DType storage, bool tied) {
+Trained train(int world_size, int64_t steps, StreamMode mode, DType storage, bool tied,
+              bool whole_weights = false) {
   Trained run;
   run.states.resize(static_cast<size_t>(world_size));
   const TokenizedSet set = set_of(documents(), tokens);
   run_ranks(world_size, [&](Communicator& comm) {
-    RankEngine rank(comm, tiny_options(storage, tokens), tied, make_cpu_device(mode));
+    EngineOptions how = tiny_options(storage, tokens);
+    how.whole_weights = whole_weights;
+    RankEngine rank(comm, how, tied, make_cpu_device(mode));
     const StreamOptions options = stream_options(comm, 8);
     BatchStream stream(set, options);
     const uint64_t allocations = rank.device->allocation_count();
@@ -112,6 +115,19 @@ TEST(WorldTest, EachWorldRepeatsBitForBit) {
   }
 }
 
+// shard: grads. The update of a chunk is the same; only where the weights lie is not.
+TEST(WorldTest, WholeWeightsGiveTheSameBits) {
+  for (const int world : {1, 2, 4}) {
+    const StreamMode mode = world == 4 ? StreamMode::threaded : StreamMode::direct;
+    const Trained cut = train(world, 3, mode, DType::bf16, world == 2);
+    const Trained whole = train(world, 3, mode, DType::bf16, world == 2, true);
+    EXPECT_EQ(cut.losses, whole.losses);
+    EXPECT_EQ(cut.norms, whole.norms);
+    EXPECT_EQ(cut.eval_loss, whole.eval_loss);
+    EXPECT_TRUE(cut.states == whole.states) << world;
+  }
+}
+
 TEST(WorldTest, StreamsOnThreadsGiveTheSameBits) {
   for (const int world : {1, 2, 4}) {
     const Trained direct = train(world, 3, StreamMode::direct, DType::bf16, world == 2);
@@ -129,6 +145,33 @@ Batch row_with(int64_t supervised, int64_t length, uint64_t seed) {
   std::vector<Document> row = {masked};
   if (supervised > 0) row.push_back(random_document(supervised + 1, 1, 24, seed + 100));
   return packed_row(row, length);
+}
+
+// Only the blocks' product gradients are rounded, to 8 bits of mantissa, before they are added up in f32.
+TEST(WorldTest, GradientsReducedInBf16AreThoseOfF32Rounded) {
+  constexpr int64_t length = 128;
+  std::vector<std::vector<double>> gradients;
+  std::vector<double> bytes;
+  for (const DType reduce : {DType::f32, DType::bf16, DType::bf16}) {
+    run_ranks(2, [&](Communicator& comm) {
+      EngineOptions options = tiny_options(DType::bf16, length);
+      options.reduce = reduce;
+      RankEngine rank(comm, options, false);
+      rank.engine.begin_window();
+      for (const int64_t row : {0, 1}) {
+        const double before = comm.totals().reduce_bytes;
+        rank.engine.micro_step(row_with(50, length, static_cast<uint64_t>(10 * comm.rank() + row)));
+        if (comm.rank() == 0 && row == 1) bytes.push_back(comm.totals().reduce_bytes - before);
+      }
+      const std::vector<double> gradient = rank.gradients();
+      if (comm.rank() == 0) gradients.push_back(gradient);
+    });
+  }
+  EXPECT_EQ(gradients[1], gradients[2]);
+  EXPECT_GT(distance(gradients[1], gradients[0]), 1e-5) << "nothing was rounded";
+  EXPECT_LT(distance(gradients[1], gradients[0]), 0x1p-9) << "half a unit of the last of 8 bits, at most";
+  EXPECT_LT(bytes[1], 0.8 * bytes[0]);
+  EXPECT_GT(bytes[1], 0.5 * bytes[0]) << "embedding and head stay in f32";
 }
 
 // The loss is normalised by the tokens of all ranks and micro-batches, wherever they lie.

@@ -63,6 +63,16 @@ __global__ __launch_bounds__(1) void end_wait_kernel(HandshakeState* state, Hand
   *static_cast<volatile uint64_t*>(&report->waited) = state->waited;
 }
 
+__global__ __launch_bounds__(1) void begin_call_kernel(HandshakeState* state, HandshakeReport* report,
+                                                       uint32_t call) {
+  *static_cast<volatile uint32_t*>(&report->call) = call;
+  *static_cast<volatile uint64_t*>(&report->calls_begun) = ++state->turn;
+}
+
+__global__ __launch_bounds__(1) void end_call_kernel(HandshakeState* state, HandshakeReport* report) {
+  *static_cast<volatile uint64_t*>(&report->calls_ended) = state->turn;
+}
+
 constexpr int threads = 256;
 // Enough to keep the memory busy, and few enough to leave multiprocessors to a matrix product.
 constexpr unsigned most_blocks = 264;
@@ -161,6 +171,14 @@ void launch_begin_wait(Stream& stream, const Handshake& handshake) {
 
 void launch_end_wait(Stream& stream, const Handshake& handshake) {
   launch(stream, "clock of waits", end_wait_kernel, 1, 1, 0, handshake.state, handshake.report);
+}
+
+void launch_begin_call(Stream& stream, const Handshake& handshake, uint32_t call) {
+  launch(stream, "count of calls", begin_call_kernel, 1, 1, 0, handshake.state, handshake.report, call);
+}
+
+void launch_end_call(Stream& stream, const Handshake& handshake) {
+  launch(stream, "count of calls", end_call_kernel, 1, 1, 0, handshake.state, handshake.report);
 }
 
 void launch_sum_parts(Stream& stream, Tensor to, std::span<const CTensor> parts, bool add) {

@@ -33,11 +33,12 @@ struct HandshakeState {
 /// In host memory that the device writes.
 struct HandshakeReport {
   enum Reason : uint32_t { fine, timed_out, left, abandoned };
-  uint32_t reason;   ///< written last
-  uint32_t call;     ///< what launch_handshake() was given
-  uint32_t missing;  ///< bit r: rank r
-  uint32_t abandon;  ///< written by the host: give up
-  uint64_t waited;   ///< a copy of HandshakeState::waited
+  uint32_t reason;                    ///< written last
+  uint32_t call;                      ///< what launch_handshake() was given
+  uint32_t missing;                   ///< bit r: rank r
+  uint32_t abandon;                   ///< written by the host: give up
+  uint64_t waited;                    ///< a copy of HandshakeState::waited
+  uint64_t calls_begun, calls_ended;  ///< of launch_begin_call(), launch_end_call(), in stream order
 };
 
 /// One rank's view. flags[r]: rank r's array of max_peers words, of which word q is written by rank q.
@@ -57,6 +58,11 @@ void launch_farewell(Stream& stream, const Handshake& handshake);
 /// The time between the two, in stream order, is added to HandshakeState::waited.
 void launch_begin_wait(Stream& stream, const Handshake& handshake);
 void launch_end_wait(Stream& stream, const Handshake& handshake);
+
+/// Where collectives are not handshakes: the host sees by HandshakeReport::calls_begun and ::calls_ended
+/// whether one is under way, and which.
+void launch_begin_call(Stream& stream, const Handshake& handshake, uint32_t call);
+void launch_end_call(Stream& stream, const Handshake& handshake);
 
 /// to = (add: to +) ((parts[0] + parts[1]) + parts[2]) + ..., element by element, in the dtype of `to`: f32
 /// of f32 or bf16 parts, f64 of f64 parts. A part may be `to` itself. At most max_peers parts of to.count()

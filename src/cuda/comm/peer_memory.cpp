@@ -37,11 +37,11 @@ struct Statement {
 
   bool same_as(const Statement& other) const {
     return std::memcmp(call, other.call, sizeof call) == 0 && bytes == other.bytes &&
-           number == other.number && offset == other.offset && size == other.size;
+           number == other.number && size == other.size;
   }
   std::string text() const {
-    return std::string(call) + " of " + std::to_string(bytes) + " bytes at " + std::to_string(offset) +
-           " of allocation " + std::to_string(number) + " (" + std::to_string(size) + " bytes)";
+    return std::string(call) + " of " + std::to_string(bytes) + " bytes in allocation " +
+           std::to_string(number) + " (" + std::to_string(size) + " bytes)";
   }
 };
 
@@ -115,7 +115,8 @@ const PeerAddresses& PeerMemory::of(CTensor x, const char* call) {
     bases_.push_back(std::move(base));
   }
   PeerAddresses out;
-  for (std::byte* begin : bases_[number].peers) out.push_back(begin + mine.offset);
+  for (size_t r = 0; r < texts.size(); ++r)
+    out.push_back(bases_[number].peers[r] + read_statement(texts[r]).offset);
   return known_.emplace(key, std::move(out)).first->second;
 }
 

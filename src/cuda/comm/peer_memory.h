@@ -1,11 +1,11 @@
 // PeerMemory: where the other ranks of this machine have a tensor.
 //
 // Processes map each other's device memory by CUDA IPC handles of whole allocations. Ranks make the same
-// calls on memory that they have laid out alike, so a tensor is known by the number of its allocation, in the
-// order in which allocations were first seen, and by its offset. The first call with a tensor is a meeting of
-// all ranks: they compare what they mean and hand each other the handles of allocations that are new. Later
-// calls are a look-up, on the host, without a word to others. Memory that was seen has to live as long as
-// this object: an address that is freed and allocated again would be taken for the old one.
+// calls on allocations of the same sizes, so a tensor is known by the number of its allocation, in the order
+// in which allocations were first seen, and by where each rank has it in there. The first call with a tensor
+// is a meeting of all ranks: they compare what they mean, and hand each other the handles of allocations that
+// are new. Later calls are a look-up, on the host, without a word to others. Memory that was seen has to live
+// as long as this object: an address that is freed and allocated again would be taken for the old one.
 #pragma once
 
 #include <cstddef>

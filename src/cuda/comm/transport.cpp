@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cuda/check.h"
+#include "cuda/comm/nccl.h"
 #include "cuda/comm/peer_communicator.h"
 #include "cuda/comm/peer_kernels.h"
 
@@ -82,9 +83,12 @@ std::unique_ptr<Communicator> make_communicator(Device& device, std::unique_ptr<
       throw Error(ErrorKind::usage, "copies between GPUs do not serve this run: " + why,
                   "comm_transport: peer", "use comm_transport: auto");
     }
+    log::debug("communication: no copies between GPUs, {}", why);
   }
-  throw Error(ErrorKind::resource, "this build has no NCCL", "communication between GPUs",
-              "train on GPUs of one host that reach each other");
+  const NcclLibrary& nccl = nccl_library();
+  if (nccl.version > 0)
+    log::info("communication: NCCL {} ({}), {} ranks", nccl.version, nccl.path, group->world_size());
+  return make_nccl_communicator(device, std::move(group), options);
 }
 
 }  // namespace deltatune::cuda

@@ -1,0 +1,145 @@
+// A small hybrid model on several GPUs: the same as on one, the same twice, the same as a graph.
+#include <cmath>
+
+#include "cuda_ranks/gpu_ranks.h"
+#include "shard/rank_engine.h"
+
+namespace deltatune {
+namespace {
+
+using gpu_ranks::GpuRanks;
+using gpu_ranks::Rank;
+
+class GpuEngines : public GpuRanks {};
+
+constexpr int64_t tokens = 128;
+constexpr int64_t rows_per_step = 8;
+
+// Row `row` of every step; one in five is not supervised at all.
+Batch row_of(int64_t row) {
+  const auto seed = static_cast<uint64_t>(row);
+  std::vector<Document> documents;
+  for (const int64_t length : {1 + static_cast<int64_t>(seed * 7 % 60), int64_t{30}, int64_t{12}}) {
+    documents.push_back(random_document(length, 1, 24, seed * 10 + documents.size()));
+    documents.back().supervised = seed % 5 != 3;
+  }
+  return packed_row(documents, tokens);
+}
+
+struct Trained {
+  std::vector<double> losses, norms, gradient, weights;
+  std::vector<std::byte> state;
+  int64_t nodes = 0;
+};
+
+Trained train(RankEngine& t, int64_t steps) {
+  Communicator& comm = t.engine.comm();
+  Trained out;
+  for (int64_t step = 1; step <= steps; ++step) {
+    t.engine.begin_window();
+    int64_t targets = 0;
+    for (int64_t row = 0; row < rows_per_step; ++row) {
+      const Batch batch = row_of(row);
+      targets += batch.num_targets;
+      if (row % comm.world_size() == comm.rank()) t.engine.micro_step(batch);
+    }
+    if (step == 1) out.gradient = t.gradients();
+    const UpdateResult result = t.engine.update(1e-3, step, targets);
+    EXPECT_FALSE(result.nonfinite);
+    out.losses.push_back(result.loss_sum / static_cast<double>(targets));
+    out.norms.push_back(result.grad_norm);
+    if (step % 7 == 0) out.losses.push_back(t.engine.evaluate(row_of(comm.rank())));
+  }
+  out.weights = t.weights();
+  for (const StateTensor& tensor : t.engine.store().state()) {
+    const size_t at = out.state.size();
+    out.state.resize(at + tensor.data.bytes());
+    t.engine.stream().download(out.state.data() + at, tensor.data);
+  }
+  t.engine.stream().sync();
+  for (int part = 0; part < StepGraphs::part_count; ++part)
+    out.nodes += t.engine.graphs().nodes(static_cast<StepGraphs::Part>(part));
+  return out;
+}
+
+EngineOptions training_options(DType storage, GraphMode graph) {
+  EngineOptions o = tiny_options(storage, tokens);
+  o.graph = graph;
+  o.allow_slow_kernels = true;
+  o.deterministic = true;
+  // A weight whose gradient is all rounding would otherwise move by the learning rate, here or there.
+  o.adamw.eps = 1e-4f;
+  return o;
+}
+
+/// |a - b| / |b|.
+double distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return a.size() == b.size() ? std::sqrt(difference / norm) : INFINITY;
+}
+
+// Engines live until the end: the communicator knows their memory by its addresses.
+void train_all_ways(Rank& self, DType storage, bool tied) {
+  const auto solo = make_solo_communicator();
+  std::vector<std::unique_ptr<RankEngine>> engines;
+  const auto run = [&](Communicator& comm, GraphMode graph) {
+    engines.push_back(std::make_unique<RankEngine>(comm, training_options(storage, graph), tied,
+                                                   make_cuda_device(gpu_ranks::gpu_of(self.comm->rank()))));
+    return train(*engines.back(), 20);
+  };
+  const Trained eager = run(*self.comm, GraphMode::never);
+  const Trained again = run(*self.comm, GraphMode::never);
+  const Trained graph = run(*self.comm, GraphMode::always);
+  EXPECT_EQ(eager.nodes, 0);
+  EXPECT_GT(graph.nodes, 100);
+  EXPECT_TRUE(eager.losses == again.losses && eager.norms == again.norms && eager.state == again.state)
+      << "two runs differ";
+  EXPECT_TRUE(eager.losses == graph.losses && eager.norms == graph.norms && eager.state == graph.state)
+      << "a graph gives other bits";
+  EXPECT_GT(self.comm->waited_s(), 0);
+  if (self.comm->rank() != 0) return;
+  const Trained one = run(*solo, GraphMode::never);
+  EXPECT_LT(one.losses.back(), 0.99 * one.losses[0]) << "it trains";
+  // bf16: gradients of weights are sums in f32, but activations of other batches round the same way: what
+  // differs is the order of the sums, and what follows from it once weights are rounded.
+  const bool f32 = storage == DType::f32;
+  EXPECT_LT(distance(eager.gradient, one.gradient), f32 ? 1e-6 : 1e-5);
+  EXPECT_NEAR(eager.norms[0], one.norms[0], (f32 ? 1e-6 : 1e-5) * one.norms[0]);
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    if (i % 8 == 7) continue;  // of a row that each rank has chosen for itself
+    EXPECT_NEAR(eager.losses[i], one.losses[i], (f32 ? 1e-5 : 1e-2) * one.losses[i]) << i;
+  }
+  EXPECT_LT(distance(eager.weights, one.weights), f32 ? 1e-5 : 1e-2);
+}
+
+TEST_P(GpuEngines, SeveralTrainLikeOne) {
+  for (const DType storage : {DType::f32, DType::bf16}) {
+    for (const bool tied : {true, false}) {
+      SCOPED_TRACE(testing::Message() << name_of(storage) << (tied ? ", tied" : ", own head"));
+      run([&](Rank& self) { train_all_ways(self, storage, tied); });
+    }
+  }
+}
+
+TEST_P(GpuEngines, ThePlanIsWhatIsAllocated) {
+  run([](Rank& self) {
+    RankEngine real(*self.comm, training_options(DType::bf16, GraphMode::automatic), false,
+                    make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())));
+    const auto null = make_null_device(self.device->facts());
+    const auto pretended = make_null_communicator(self.comm->world_size());
+    const Engine planned(*null, *pretended, hybrid_config(false), false,
+                         training_options(DType::bf16, GraphMode::automatic));
+    EXPECT_EQ(real.device->plan().total(), null->plan().total());
+    EXPECT_EQ(real.device->allocated_bytes(), null->plan().total());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, GpuEngines, testing::Values(CommTransport::peer, CommTransport::nccl),
+                         gpu_ranks::name_of_transport);
+
+}  // namespace
+}  // namespace deltatune
