@@ -25,7 +25,8 @@ struct Layout {
 };
 constexpr Layout layouts[] = {{"f32", DType::f32, DType::f32, true},
                               {"bf16 with masters", DType::bf16, DType::f32, true},
-                              {"bf16 alone", DType::bf16, DType::bf16, false}};
+                              {"bf16 alone", DType::bf16, DType::bf16, false},
+                              {"bf16 and 8 bits", DType::bf16, DType::u8, false}};
 
 EngineOptions options_of(const Layout& layout) {
   EngineOptions out = tiny_options(layout.storage);
@@ -64,6 +65,11 @@ void fill_moments(ParamStore& store) {
     if (tensor.name.ends_with(".weights")) continue;
     const auto phase =
         static_cast<double>(std::hash<std::string>{}(tensor.name) % 97 + static_cast<size_t>(tensor.begin));
+    if (tensor.data.dtype == DType::u8) {  // codes
+      for (int64_t i = 0; i < tensor.data.count(); ++i)
+        tensor.data.data[i] = static_cast<std::byte>((static_cast<int64_t>(phase) + i) * 37);
+      continue;
+    }
     std::vector<float> values(static_cast<size_t>(tensor.data.count()));
     for (size_t i = 0; i < values.size(); ++i)
       values[i] = static_cast<float>(std::sin(phase + static_cast<double>(i)));
