@@ -403,6 +403,7 @@ class TrainingRun {
                                            : "the step is skipped"));
       return;
     }
+    finish_save();  // of an earlier step, which was sound; all ranks come here
     throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),
                 format("{}step {}, forward and backward: loss sum {}, gradient norm {}", whose, report.step,
                        report.loss_sum, report.grad_norm),
