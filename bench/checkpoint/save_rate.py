@@ -100,12 +100,8 @@ def train(program, arguments, log, done):
             break
         time.sleep(0.2)
     if child.poll() is None:
-        child.terminate()  # the step ends; a supervisor ends its ranks
-        try:
-            child.wait(5)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        child.kill()  # ranks end with their supervisor
+        child.wait()
     elif not done(open(log, encoding="utf-8").read()):
         sys.exit(f"deltatune ended with {child.returncode}:\n{open(log, encoding='utf-8').read()[-3000:]}")
     return re.search(r"from the start of the process to the first step: (.*)", text).group(1)
@@ -132,7 +128,7 @@ def main():
     events = [json.loads(line) for line in open(os.path.join(run, "metrics.jsonl"), encoding="utf-8")]
     save = [event for event in events if event["event"] == "save"][0]
     steps = [event for event in events if event["event"] == "step"]
-    out["save"] = {key: save[key] for key in ("bytes", "stall_s", "write_s", "gb_per_s", "background")}
+    out["save"] = {key: save[key] for key in ("bytes", "stall_s", "wait_s", "write_s", "gb_per_s", "background")}
     out["step_s"] = [round(step["time_s"], 3) for step in steps]
     for name in os.listdir(run):  # what was begun after it
         if name.startswith("checkpoint-") and name != "checkpoint-4":

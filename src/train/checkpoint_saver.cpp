@@ -292,8 +292,8 @@ std::optional<SaveReport> CheckpointSaver::advance() {
     job.committing = true;
     const std::vector<std::string> records =
         comm.collect(json::dump(record_json(job.blocks, job.write_s, job.written)));
-    job.report = {job.step,    job.target,  job.background,
-                  job.stall_s, job.write_s, static_cast<int64_t>(job.written)};
+    job.report = {
+        job.step, job.target, job.background, job.stall_s, 0, job.write_s, static_cast<int64_t>(job.written)};
     if (comm.rank() != 0) return std::nullopt;
     std::vector<FileBlocks> weights, ranks;
     job.report.bytes = 0;
@@ -338,8 +338,7 @@ SaveReport CheckpointSaver::finish() {
   for (;;) {
     std::optional<SaveReport> report = advance();
     if (report) {
-      report->stall_s += waited.seconds();
-      report->background = background;
+      (background ? report->wait_s : report->stall_s) += waited.seconds();
       return *report;
     }
     job_->wait();

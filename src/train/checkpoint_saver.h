@@ -35,7 +35,8 @@ struct SaveReport {
   int64_t step = 0;
   fs::path folder;
   bool background = false;
-  double stall_s = 0;  ///< that training stood still
+  double stall_s = 0;  ///< that training stood still for the copy, or, without one, for all of it
+  double wait_s = 0;   ///< that the next save or the end of the run waited for this one
   double write_s = 0;  ///< from start to the end of the slowest rank's writing
   int64_t bytes = 0;   ///< of all ranks
 };

@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/matmul_tuning.h"
@@ -151,7 +152,9 @@ void Engine::place() {
       device_.allocate_staging(sizeof(Exchange), "staging of the step's scalars", "activations");
   exchange_ = new (exchange_memory_.data()) Exchange{};
   bind(kept_, shared_, work_, batch_arena_);
+  const Stopwatch tuning;
   prepare_matmuls();
+  tuning_seconds_ = tuning.seconds();
   model_->initialise(*stream_);
   stream_->sync();
 }

@@ -102,6 +102,8 @@ class Engine {
   void give_step(Stream& recorder, const Batch&);
   /// Global gradient norm and loss sum of the window so far, without an update (world of one).
   UpdateResult inspect_window(int64_t target_count);
+  /// What choosing and timing the library's matrix products took at the start.
+  double tuning_seconds() const { return tuning_seconds_; }
   /// How much of the step is captured so far.
   const StepGraphs& graphs() const { return graphs_; }
 
@@ -144,6 +146,7 @@ class Engine {
   std::vector<Buffer> buffers_;
   Arena kept_, shared_, work_, batch_arena_;
   bool fresh_ = false;  ///< product gradients hold those of another window still
+  double tuning_seconds_ = 0;
   Tensor loss_sum_1_, scalars_8_;
   Buffer exchange_memory_;
   Exchange* exchange_ = nullptr;

@@ -235,6 +235,7 @@ class TrainingRun {
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
     phases_.end("memory and kernels");
+    phases_.split("tuning", engine_->tuning_seconds());
     const fs::path side_files = config_.tokenizer_name_or_path.empty() ? fs::path() : text_.folder;
     saver_ = std::make_unique<CheckpointSaver>(*engine_, source_,
                                                save_options(config_, *engine_, side_files, total_steps_));
@@ -485,6 +486,7 @@ class TrainingRun {
     fields.set("path", save.folder.string());
     fields.set("time_s", save.write_s);
     fields.set("stall_s", save.stall_s);
+    fields.set("wait_s", save.wait_s);
     fields.set("write_s", save.write_s);
     fields.set("bytes", save.bytes);
     fields.set("gb_per_s", rate);
