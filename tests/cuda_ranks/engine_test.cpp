@@ -1,5 +1,7 @@
 // A small hybrid model on several GPUs: the same as on one, the same twice, the same as a graph.
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "cuda_ranks/gpu_ranks.h"
 #include "shard/rank_engine.h"
@@ -13,8 +15,6 @@ using gpu_ranks::Rank;
 class GpuEngines : public GpuRanks {};
 
 constexpr int64_t tokens = 128;
-constexpr int64_t rows_per_step = 8;
-
 // Row `row` of every step; one in five is not supervised at all.
 Batch row_of(int64_t row) {
   const auto seed = static_cast<uint64_t>(row);
@@ -32,13 +32,17 @@ struct Trained {
   int64_t nodes = 0;
 };
 
-Trained train(RankEngine& t, int64_t steps) {
+// A rank takes the rows of `order` that are its own.
+using Order = std::vector<int64_t>;
+const Order in_turn = {0, 1, 2, 3, 4, 5, 6, 7};
+
+Trained train(RankEngine& t, int64_t steps, const Order& order = in_turn) {
   Communicator& comm = t.engine.comm();
   Trained out;
   for (int64_t step = 1; step <= steps; ++step) {
     t.engine.begin_window();
     int64_t targets = 0;
-    for (int64_t row = 0; row < rows_per_step; ++row) {
+    for (const int64_t row : order) {
       const Batch batch = row_of(row);
       targets += batch.num_targets;
       if (row % comm.world_size() == comm.rank()) t.engine.micro_step(batch);
@@ -67,8 +71,6 @@ EngineOptions training_options(DType storage, GraphMode graph) {
   o.graph = graph;
   o.allow_slow_kernels = true;
   o.deterministic = true;
-  // A weight whose gradient is all rounding would otherwise move by the learning rate, here or there.
-  o.adamw.eps = 1e-4f;
   return o;
 }
 
@@ -86,10 +88,10 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 void train_all_ways(Rank& self, DType storage, bool tied) {
   const auto solo = make_solo_communicator();
   std::vector<std::unique_ptr<RankEngine>> engines;
-  const auto run = [&](Communicator& comm, GraphMode graph) {
+  const auto run = [&](Communicator& comm, GraphMode graph, const Order& order = in_turn) {
     engines.push_back(std::make_unique<RankEngine>(comm, training_options(storage, graph), tied,
                                                    make_cuda_device(gpu_ranks::gpu_of(self.comm->rank()))));
-    return train(*engines.back(), 20);
+    return train(*engines.back(), 20, order);
   };
   const Trained eager = run(*self.comm, GraphMode::never);
   const Trained again = run(*self.comm, GraphMode::never);
@@ -104,16 +106,25 @@ void train_all_ways(Rank& self, DType storage, bool tied) {
   if (self.comm->rank() != 0) return;
   const Trained one = run(*solo, GraphMode::never);
   EXPECT_LT(one.losses.back(), 0.99 * one.losses[0]) << "it trains";
-  // bf16: gradients of weights are sums in f32, but activations of other batches round the same way: what
-  // differs is the order of the sums, and what follows from it once weights are rounded.
-  const bool f32 = storage == DType::f32;
-  EXPECT_LT(distance(eager.gradient, one.gradient), f32 ? 1e-6 : 1e-5);
-  EXPECT_NEAR(eager.norms[0], one.norms[0], (f32 ? 1e-6 : 1e-5) * one.norms[0]);
-  for (size_t i = 0; i < one.losses.size(); ++i) {
-    if (i % 8 == 7) continue;  // of a row that each rank has chosen for itself
-    EXPECT_NEAR(eager.losses[i], one.losses[i], (f32 ? 1e-5 : 1e-2) * one.losses[i]) << i;
+  // The first gradient differs by the order of its sums alone.
+  const double rounding = storage == DType::f32 ? 1e-6 : 1e-5;
+  EXPECT_LT(distance(eager.gradient, one.gradient), rounding);
+  EXPECT_NEAR(eager.norms[0], one.norms[0], rounding * one.norms[0]);
+  // Steps multiply that, by how much is a matter of the model and the rows: one GPU that takes the same rows
+  // in other orders shows it. Each of the three is one draw of what the bound is ten times of.
+  double losses = 1e-6;
+  double weights = 1e-6;
+  for (const Order& order : {Order{0, 2, 4, 6, 1, 3, 5, 7}, Order{7, 6, 5, 4, 3, 2, 1, 0}}) {
+    const Trained other = run(*solo, GraphMode::never, order);
+    losses = std::max(losses, distance(other.losses, one.losses));
+    weights = std::max(weights, distance(other.weights, one.weights));
   }
-  EXPECT_LT(distance(eager.weights, one.weights), f32 ? 1e-5 : 1e-2);
+  EXPECT_LT(weights, 1e-2) << "the orders of one GPU are too far apart to bound anything";
+  EXPECT_LT(distance(eager.losses, one.losses), 10 * losses);
+  EXPECT_LT(distance(eager.weights, one.weights), 10 * weights);
+  std::printf("%s%s: losses %.2e (orders %.2e), weights %.2e (orders %.2e)\n", name_of(storage),
+              tied ? "" : ", own head", distance(eager.losses, one.losses), losses,
+              distance(eager.weights, one.weights), weights);
 }
 
 TEST_P(GpuEngines, SeveralTrainLikeOne) {
