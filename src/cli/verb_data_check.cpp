@@ -74,6 +74,8 @@ int verb_data_check(const Invocation& call) {
   options.rows = dataset_options(config, vocab_size_of(config, text));
   options.control_tokens = control_tokens(text);
   const std::vector<fs::path> files = dataset_files(config.dataset, config.dataset_train_split);
+  // A line at a time: findings and the progress lines of standard error may share a pipe.
+  std::setvbuf(stdout, nullptr, _IOLBF, size_t{1} << 16);
   Printer printer(config);
   const CheckSummary summary = check_dataset(files, options, text.encoder(),
                                              [&](const Finding& finding) { printer.finding(finding); });

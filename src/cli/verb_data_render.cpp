@@ -14,8 +14,10 @@
 #include "cli/dataset_rows.h"
 #include "cli/input_text.h"
 #include "cli/verbs.h"
+#include "data/decompress.h"
 #include "data/encode.h"
 #include "data/jsonl.h"
+#include "data/row_source.h"
 #include "train/text_source.h"
 
 namespace deltatune::cli {
@@ -146,6 +148,11 @@ class Renderer {
         throw Error(ErrorKind::data, "chat_template_kwargs is no object", where,
                     "write {\"enable_thinking\": false}");
       }
+      for (const auto& [name, value] : options->is_null() ? json::Object{} : options->as_object()) {
+        if (!is_reserved_variable(name)) continue;
+        throw Error(ErrorKind::data, format("'{}' cannot be set as a template variable", name), where,
+                    "remove it from chat_template_kwargs: it is set for every conversation");
+      }
       out.template_options = *options;
     }
     return out;
@@ -174,9 +181,26 @@ class Renderer {
   bool failed_ = false;
 };
 
+// The bytes of FILE, decompressed where their start says so. Throws Error{data} above most_bytes.
+std::string read_messages(const std::string& path) {
+  std::string given = read_input(path, most_bytes);
+  if (compression_of(given) == Compression::none) return given;
+  OnePiece bytes(given);
+  Decompressor source(bytes, input_name(path));
+  std::string out;
+  std::string piece(size_t{1} << 20, '\0');
+  while (const size_t count = source.read(piece)) {
+    out.append(piece, 0, count);
+    if (out.size() <= most_bytes) continue;
+    throw Error(ErrorKind::data, format("more than {} bytes when decompressed", most_bytes), input_name(path),
+                "give it in several parts");
+  }
+  return out;
+}
+
 // One JSON value is a document; anything else is lines, unless its name says .json.
 void render_messages(Renderer& renderer, const std::string& path) {
-  const std::string text = read_input(path, most_bytes);
+  const std::string text = read_messages(path);
   const std::string name = input_name(path);
   JsonlLines lines(text);
   JsonlLine line;
@@ -188,7 +212,7 @@ void render_messages(Renderer& renderer, const std::string& path) {
   try {
     document = json::parse(std::string_view(text).substr(line.offset), name);
   } catch (const Error&) {
-    if (path.ends_with(".json")) throw;
+    if (without_compression(path).extension() == ".json") throw;
   }
   if (document) return renderer.value(*document, name);
   do renderer.line(line, format("{}, line {}", name, line.number));

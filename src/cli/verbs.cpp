@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/suggest.h"
 #include "cli/help.h"
@@ -23,13 +24,13 @@ constexpr Verb table[] = {
      verb_generate},
     {"parity", nullptr, "case-folder/", "compare with the numbers of a golden case", Takes::path,
      reader::parity, verb_parity},
-    {"data show", nullptr, "cfg.yaml", "rows as rendered, with the trained tokens marked", Takes::config,
-     reader::data_show, verb_data_show},
-    {"data stats", nullptr, "cfg.yaml", "lengths, truncation, fill, trained share, steps", Takes::config,
-     reader::data_stats, verb_data_stats},
-    {"data pack", nullptr, "cfg.yaml",
-     "rows, steps and fill of an epoch; --compare: of every way of batching", Takes::config,
-     reader::data_pack, verb_data_pack},
+    {"data show", nullptr, "cfg.yaml or dataset", "rows as rendered, with the trained tokens marked",
+     Takes::data, reader::data_show, verb_data_show},
+    {"data stats", nullptr, "cfg.yaml or dataset", "lengths, truncation, fill, trained share, steps",
+     Takes::data, reader::data_stats, verb_data_stats},
+    {"data pack", nullptr, "cfg.yaml or dataset",
+     "rows, steps and fill of an epoch; --compare: of every way of batching", Takes::data, reader::data_pack,
+     verb_data_pack},
     {"data check", nullptr, "cfg.yaml or dataset",
      "every bad row, duplicates, cut rows; exit code 3 if any is bad", Takes::data, reader::data_check,
      verb_data_check},
@@ -127,7 +128,10 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
     return;
   }
   if (verb.takes == Takes::config || (verb.takes == Takes::data && yaml)) call.config_file = word;
-  if (verb.takes == Takes::data && !yaml) line.flags.push_back({"dataset", word, verb.argument});
+  if (verb.takes == Takes::data && !yaml) {
+    // As a list of one: a name is a name, whatever YAML would see in it.
+    line.flags.push_back({"dataset", "[" + json::quote(word) + "]", verb.argument});
+  }
   if (verb.takes == Takes::path) call.arguments = line.positional;
   if (verb.takes == Takes::model)
     line.flags.push_back({"model_name_or_path", line.positional[0], verb.argument});

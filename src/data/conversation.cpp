@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "base/suggest.h"
+#include "text/chat_template.h"
 
 namespace deltatune {
 namespace {
@@ -332,6 +333,11 @@ Conversation conversation_of(const json::Value& row, std::string_view messages_f
     if (!options->is_object()) {
       throw RowError(RowProblem::unknown_schema, "chat_template_kwargs is not an object",
                      "chat_template_kwargs", "write it as an object");
+    }
+    for (const auto& [name, value] : options->as_object()) {
+      if (!is_reserved_variable(name)) continue;
+      throw RowError(RowProblem::refused, format("'{}' cannot be set as a template variable", name),
+                     "chat_template_kwargs", "remove it: it is set for every conversation");
     }
     out.template_options = *options;
   }

@@ -20,11 +20,12 @@ double held_of(double size, int64_t count) {
 
 }  // namespace
 
-void check_hold_out(double size, int64_t count) {
+void check_hold_out(double size, int64_t count, bool at_most) {
   if (held_of(size, count) < static_cast<double>(count)) return;
   throw Error(ErrorKind::usage,
-              format("val_size {} leaves none of {} conversations to train on", size, count), "val_size",
-              "hold out fewer, or name an eval_dataset");
+              format("val_size {} leaves none of {} to train on", size,
+                     at_most ? format("at most {} rows", count) : format("{} conversations", count)),
+              "val_size", "hold out fewer, or name an eval_dataset");
 }
 
 std::pair<TokenizedSet, TokenizedSet> hold_out(const TokenizedSet& set, double size, uint64_t seed) {

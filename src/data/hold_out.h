@@ -8,8 +8,9 @@
 
 namespace deltatune {
 
-/// Throws Error{usage} when `size` leaves none of at most `count` conversations to train on.
-void check_hold_out(double size, int64_t count);
+/// Throws Error{usage} when `size` leaves none of `count` conversations to train on; at_most: `count` is a
+/// bound on the rows, and the message says so.
+void check_hold_out(double size, int64_t count, bool at_most = false);
 
 /// The set without the held-out conversations, and those. size < 1: that fraction (at least one
 /// conversation); size >= 1: that many conversations. Which ones is a pure function of (number of

@@ -72,17 +72,19 @@ PackReport pack_report(std::span<const int32_t> lengths, const StreamOptions& op
 }
 
 json::Value PackReport::to_json() const {
+  const bool against_padded = lines[0].name == name_of(Batching::padded);
   json::Array ways;
   for (const PackLine& line : lines) {
-    ways.push_back(json::Object{{"batching", line.name},
-                                {"rows", line.rows},
-                                {"steps", line.steps},
-                                {"fill", line.fill},
-                                {"padding", line.padding},
-                                {"unused", line.unused},
-                                {"padding_in_rectangles", line.rectangle_waste},
-                                {"fewer_steps_than_padded", line.fewer_steps},
-                                {"seconds", line.seconds}});
+    ways.push_back(json::Object{
+        {"batching", line.name},
+        {"rows", line.rows},
+        {"steps", line.steps},
+        {"fill", line.fill},
+        {"padding", line.padding},
+        {"unused", line.unused},
+        {"padding_in_rectangles", line.rectangle_waste},
+        {"fewer_steps_than_padded", against_padded ? json::Value(line.fewer_steps) : json::Value()},
+        {"seconds", line.seconds}});
   }
   return json::Object{{"conversations", conversations},
                       {"tokens", tokens},

@@ -66,7 +66,7 @@ std::string local_path(const std::string& entry) {
 }
 
 std::string remote_name(const std::string& uri) {
-  return uri.substr(0, uri.find('?'));
+  return scheme_of(uri).empty() ? uri : uri.substr(0, uri.find('?'));  // a local name may have one
 }
 
 void check_uri(const std::string& uri) {

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -39,6 +40,8 @@ struct StreamingOptions {
   int64_t shuffle_buffer_size = 10000;
   /// Goes into the fingerprint: what the files and the encoder are.
   std::string identity;
+  /// Gets each row that on_bad_row: skip leaves out, in every epoch anew; called by the reading thread.
+  std::function<void(const std::string& file, int64_t line, const RowError& problem)> on_skip;
 };
 
 /// Consecutive conversations of the files, tokenised, packed.

@@ -86,7 +86,7 @@ struct WindowReader::State {
   bool close_window();
   bool take_rows(std::span<const RawRow> rows, int64_t file, int64_t first_row);
   void take_row(const EncodedRow& row, const RawRow& raw, int64_t file);
-  void skip(const RowError& problem, const std::string& place);
+  void skip(const RowError& problem, const RawRow& raw, const std::string& file);
   bool read_file(int64_t file, int64_t from_row);
 };
 
@@ -111,12 +111,13 @@ bool WindowReader::State::close_window() {
   return take(std::move(window));
 }
 
-void WindowReader::State::skip(const RowError& problem, const std::string& place) {
-  const Error error = problem.within(place);
+void WindowReader::State::skip(const RowError& problem, const RawRow& raw, const std::string& file) {
+  const Error error = problem.within(place_of(file, raw));
   if (options.rows.on_bad_row == OnBadRow::error) {
     throw Error(error.kind(), error.what(), error.where(), error.fix() + "; or on_bad_row: skip");
   }
   ++counts.skipped[static_cast<size_t>(problem.problem())];
+  if (options.on_skip) options.on_skip(file, raw.number, problem);
   if (logged < shown_problems) log::warn("skipped {}: {}", error.where(), error.what());
   if (logged == shown_problems) log::warn("further skipped rows are only counted");
   ++logged;
@@ -125,7 +126,7 @@ void WindowReader::State::skip(const RowError& problem, const std::string& place
 void WindowReader::State::take_row(const EncodedRow& row, const RawRow& raw, int64_t file) {
   ++counts.rows;
   if (row.problem) {
-    skip(*row.problem, place_of(names[static_cast<size_t>(file)], raw));
+    skip(*row.problem, raw, names[static_cast<size_t>(file)]);
     return;
   }
   for (const Piece& piece : pieces_of(row.tokens, options.rows, counts))

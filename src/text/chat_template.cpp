@@ -219,6 +219,10 @@ ChatTemplate ChatTemplate::load(const fs::path& folder, const std::string& name)
   return ChatTemplate(std::move(parsed), std::move(source), std::move(tokens));
 }
 
+bool is_reserved_variable(std::string_view name) {
+  return name == "messages" || name == "tools" || name == "documents" || name == "add_generation_prompt";
+}
+
 Rendered ChatTemplate::run(const json::Value& messages, const json::Value* tools,
                            const RenderOptions& options) const {
   std::vector<jinja::Variable> variables = tokens_;
@@ -227,7 +231,7 @@ Rendered ChatTemplate::run(const json::Value& messages, const json::Value* tools
   variables.push_back({"add_generation_prompt", json::Value(options.add_generation_prompt), false});
   if (!options.variables.is_null()) {
     for (const auto& [name, value] : options.variables.as_object()) {
-      if (name == "messages" || name == "tools" || name == "documents" || name == "add_generation_prompt") {
+      if (is_reserved_variable(name)) {
         throw Error(ErrorKind::usage, format("'{}' cannot be set as a template variable", name),
                     "template variables", "remove it: the engine sets it for every conversation");
       }

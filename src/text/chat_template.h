@@ -23,6 +23,10 @@
 
 namespace deltatune {
 
+/// Variables that are set for every conversation, so that neither rows nor options may set them: messages,
+/// tools, documents, add_generation_prompt.
+bool is_reserved_variable(std::string_view name);
+
 struct RenderOptions {
   bool add_generation_prompt = false;
   /// Object (or null): enable_thinking, preserve_thinking, reasoning_effort, bos_token ... Strings in

@@ -149,6 +149,8 @@ class TrainingRun {
       if (comm_.world_size() > 1) stopped = static_cast<int>(max_over_ranks(comm_, stopped));
     }
     console_.finish();
+    if (skipped_rows_ && skipped_rows_->count() > 0)
+      log::info("{} skipped rows are listed in {}", skipped_rows_->count(), skipped_rows_->path().string());
     if (stopped != 0 && !trainer_->done()) {
       if (saved_step_ != trainer_->steps_done()) save();
       finish_save();
@@ -172,11 +174,13 @@ class TrainingRun {
     if (!config_.streaming) {
       train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
       if (!config_.dry_run && leads_) write_skipped_rows(train_set_, output_);
+    } else if (!config_.dry_run && leads_) {
+      skipped_rows_ = std::make_shared<SkippedRowsFile>(output_ / "skipped_rows.jsonl", resume_.has_value());
     }
     if (!config_.eval_dataset.empty())
       eval_set_ = load_set(config_.eval_dataset, config_.dataset_test_split, config_, source_, text_);
     if (!config_.streaming && config_.eval_dataset.empty() && config_.val_size > 0) split_validation();
-    RunStream stream = config_.streaming ? open_streaming(config_, source_, text_)
+    RunStream stream = config_.streaming ? open_streaming(config_, source_, text_, skipped_rows_)
                                          : open_stream(config_, train_set_, text_.pad_id());
     int64_t segments = stream.max_segments;
     if (eval_set_) {
@@ -558,6 +562,7 @@ class TrainingRun {
   TextSource text_;
   TokenizedSet train_set_;
   std::optional<TokenizedSet> eval_set_;
+  std::shared_ptr<SkippedRowsFile> skipped_rows_;  // of a run that streams
   std::unique_ptr<RowStream> stream_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CheckpointSaver> saver_;

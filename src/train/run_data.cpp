@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "data/hold_out.h"
+#include "data/skipped_rows.h"
 #include "io/model_path.h"
 #include "train/engine.h"
 
@@ -127,13 +128,8 @@ void write_skipped_rows(const TokenizedSet& set, const fs::path& folder) {
   }
   std::string text;
   for (const SkippedRow& row : set.skipped()) {
-    text += json::dump(json::Object{{"file", set.file_name(row.file)},
-                                    {"line", row.line},
-                                    {"problem", name_of(row.problem)},
-                                    {"what", row.what},
-                                    {"where", row.where},
-                                    {"fix", row.fix}}) +
-            "\n";
+    text += skipped_row_line(set.file_name(row.file), row.line, row.problem,
+                             Error(ErrorKind::data, row.what, row.where, row.fix));
   }
   write_file_atomic(path, text);
   log::info("{} skipped rows are listed in {}", set.skipped().size(), path.string());

@@ -125,7 +125,7 @@ void check_mixture_keys(const Config& config) {
   if (config.streaming || config.overflow == "split" || entries.empty()) return;
   if (std::any_of(entries.begin(), entries.end(), [](const std::string& e) { return is_remote(e); })) return;
   const std::optional<int64_t> rows = most_rows(dataset_files(entries, config.dataset_train_split));
-  if (rows) check_hold_out(size, *rows);
+  if (rows) check_hold_out(size, *rows, true);
 }
 
 void check_data_keys(const Config& config) {
@@ -177,13 +177,20 @@ RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad
   return out;
 }
 
-RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text) {
+RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text,
+                         std::shared_ptr<SkippedRowsFile> skipped) {
   StreamingOptions options;
   options.rows = dataset_options(config, source.config.vocab_size);
   options.files = dataset_files(config.dataset, config.dataset_train_split);
   options.stream = stream_options(config, text.pad_id());
   options.shuffle_buffer_size = config.shuffle_buffer_size;
   options.identity = identity_of(options.files);
+  if (skipped) {
+    options.on_skip = [skipped = std::move(skipped)](const std::string& file, int64_t line,
+                                                     const RowError& problem) {
+      skipped->add(file, line, problem);
+    };
+  }
   RunStream out;
   out.max_segments = max_segments(config);
   out.total_steps = config.max_steps;

@@ -7,6 +7,7 @@
 
 #include "data/batch_stream.h"
 #include "data/mixture.h"
+#include "data/skipped_rows.h"
 #include "train/config.h"
 #include "train/model_source.h"
 #include "train/text_source.h"
@@ -35,7 +36,9 @@ std::vector<MixturePart> mixture_of(const Config& config, const TokenizedSet& se
 /// Batches of a set, which must outlive them. Says in the log how much there is, and of which dataset.
 RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad_id);
 
-/// streaming: true. Text must outlive the batches.
-RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text);
+/// streaming: true. Text must outlive the batches. `skipped`, when there is one, lists the rows that
+/// on_bad_row: skip leaves out.
+RunStream open_streaming(const Config& config, const ModelSource& source, const TextSource& text,
+                         std::shared_ptr<SkippedRowsFile> skipped = nullptr);
 
 }  // namespace deltatune

@@ -91,6 +91,40 @@ TEST_F(DataRender, WhatCannotBeRenderedIsALineOfItsOwn) {
   EXPECT_EQ(render(file, " --row 4").code, 2);
 }
 
+TEST_F(DataRender, ReadsCompressedConversations) {
+  const std::string plain =
+      folder_.write("c.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n");
+  ASSERT_EQ(std::system(("gzip -k " + plain).c_str()), 0);
+  const ProgramResult result = render(plain + ".gz");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, render(plain).out);
+}
+
+TEST_F(DataRender, AVariableThatIsNotTheRowsToSetIsTheRowsProblem) {
+  const std::string good =
+      R"({"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]})"
+      "\n";
+  for (const char* name : {"tools", "messages", "documents", "add_generation_prompt"}) {
+    const std::string bad =
+        good.substr(0, good.size() - 2) + R"(, "chat_template_kwargs": {")" + name + "\": null}}\n";
+    const std::string rows = folder_.write("rows.jsonl", bad + good);
+    const ProgramResult rendered = render(rows);
+    EXPECT_EQ(rendered.code, 3) << rendered.err;
+    const std::vector<std::string> lines = lines_of(rendered.out);
+    ASSERT_EQ(lines.size(), 2u) << rendered.out;
+    EXPECT_TRUE(contains(json::parse(lines[0], "stdout").at("error").as_string(), name)) << lines[0];
+    EXPECT_TRUE(contains(lines[1], "Yes"));
+    for (const std::string& model : {std::string(), model_flag}) {
+      const ProgramResult checked = run_deltatune("data check " + rows + model);
+      EXPECT_EQ(checked.code, 3) << checked.err;
+      EXPECT_TRUE(contains(checked.out, "rows.jsonl, line 1")) << checked.out;
+    }
+    const ProgramResult counted =
+        run_deltatune("data stats --on-bad-row skip --dataset " + rows + model_flag);
+    EXPECT_EQ(counted.code, 0) << counted.err;
+  }
+}
+
 TEST_F(DataRender, ADatasetGoesOnBehindABadRowToo) {
   const std::string rows = folder_.write(
       "rows.jsonl",

@@ -178,6 +178,27 @@ TEST(DataShow, NamesTheRowThatIsWrong) {
   EXPECT_EQ(run_deltatune("data show" + model_flag).code, 2) << "no dataset";
 }
 
+TEST(DataVerbs, TakeADatasetByItsOwnName) {
+  const ScratchFolder folder;
+  const std::string row =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"
+      "\n";
+  folder.write("wha1.jsonl", row);
+  folder.write("y?z.jsonl", row);
+  std::filesystem::create_directory(folder.path() / "q?d");
+  folder.write("q?d/in.jsonl", row);
+  for (const char* name : {"[w]ha1.jsonl", "y?z.jsonl", "q?d"}) {
+    const ProgramResult result =
+        run_deltatune("data check '" + std::string(name) + "'", "cd " + folder.path().string() + " &&");
+    EXPECT_EQ(result.code, 0) << name << "\n" << result.out << result.err;
+  }
+  for (const char* verb : {"show", "stats", "pack"}) {
+    const ProgramResult result = run_deltatune("data " + std::string(verb) + " " +
+                                               (folder.path() / "wha1.jsonl").string() + model_flag);
+    EXPECT_EQ(result.code, 0) << verb << "\n" << result.err;
+  }
+}
+
 TEST(DataStats, CountsTheDemo) {
   const ProgramResult text =
       run_deltatune("data stats --max-tokens 512 --max-length 256" + with_data(demo + "/train.jsonl"));
@@ -223,7 +244,7 @@ TEST(DataStats, RefusesWeightsAndValSizeBeforeReadingARow) {
       {"--dataset-weights nan", "is no weight"},
       {"--dataset-weights 1e-9", "less than one of a million"},
       {"--val-size 1.5", "neither a share nor a number of rows"},
-      {"--val-size 100", "leaves none of"},
+      {"--val-size 100", "leaves none of at most"},
       {"--val-size -1", "val_size"}};
   for (const auto& [flags, what] : bad) {
     for (const char* verb : {"data stats ", "data pack ", "train --output-dir out --dry-run "}) {

@@ -11,8 +11,10 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/helpers.h"
 #include "data/prefetch.h"
+#include "data/skipped_rows.h"
 #include "scratch_folder.h"
 
 namespace deltatune {
@@ -266,6 +268,35 @@ TEST(Streaming, BadRowsStopOrAreSkipped) {
   EXPECT_EQ(stream.next().real_tokens, 60);
   EXPECT_EQ(stream.next().real_tokens, 60) << "the second epoch";
   EXPECT_EQ(stream.cursor().epoch, 1);
+}
+
+TEST(Streaming, ASkippedRowIsListedOnceHoweverOftenItIsMet) {
+  ScratchFolder folder;
+  const std::vector<fs::path> paths = {
+      folder.write("a.jsonl", rows_of({20, 30}, 1) + "{\"input_ids\": [1, }\n" + rows_of({10}, 51))};
+  const fs::path listed = folder.path() / "skipped_rows.jsonl";
+  folder.write("skipped_rows.jsonl", "of another run\n");
+  const auto read_three_epochs = [&](bool go_on) {
+    SkippedRowsFile file(listed, go_on);
+    StreamingOptions options = options_for(paths);
+    options.rows.on_bad_row = OnBadRow::skip;
+    options.on_skip = [&](const std::string& name, int64_t line, const RowError& problem) {
+      file.add(name, line, problem);
+    };
+    StreamingBatches stream(options, {});
+    while (stream.cursor().epoch < 3) stream.next();
+    EXPECT_EQ(file.count(), 1);
+  };
+  read_three_epochs(false);
+  const std::string text = read_file(listed);
+  ASSERT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  const json::Value row = json::parse(text, "listed");
+  EXPECT_EQ(row.at("file").as_string(), paths[0].string());
+  EXPECT_EQ(row.at("line").as_integer(), 3);
+  EXPECT_FALSE(row.at("what").as_string().empty());
+  folder.write("skipped_rows.jsonl", text + "{\"file\": \"cut by a k");
+  read_three_epochs(true);
+  EXPECT_EQ(read_file(listed), text);
 }
 
 TEST(Streaming, RefusesEpochsWithoutAConversation) {
