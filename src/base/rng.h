@@ -1,19 +1,15 @@
 // Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
 // (SC 2011). A value is a pure function of (seed, stream, index): no state, the same on every machine, thread
-// count and rank count. Plain C++ without includes of ours, so device code can share it.
+// count and rank count. Plain C++, so device code can share it.
 #pragma once
 
 #include <array>
 #include <cmath>
 #include <cstdint>
 
-namespace deltatune {
+#include "base/host_device.h"
 
-#ifdef __CUDACC__
-#define DELTATUNE_HOST_DEVICE __host__ __device__
-#else
-#define DELTATUNE_HOST_DEVICE
-#endif
+namespace deltatune {
 
 struct Philox4 {
   uint32_t x[4];
@@ -41,8 +37,6 @@ DELTATUNE_HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint
   }
   return {{c0, c1, c2, c3}};
 }
-
-#undef DELTATUNE_HOST_DEVICE
 
 /// A sequential view of one Philox stream, for shuffles, initialisers and test inputs.
 class Rng {

@@ -20,13 +20,9 @@
 
 #include <cstdint>
 
-namespace deltatune {
+#include "base/host_device.h"
 
-#ifdef __CUDACC__
-#define DELTATUNE_HOST_DEVICE __host__ __device__
-#else
-#define DELTATUNE_HOST_DEVICE
-#endif
+namespace deltatune {
 
 /// Elements that share a unit. Block b of a group has its elements [128 b, 128 b + 128).
 inline constexpr int64_t moment_block = 128;
@@ -74,7 +70,5 @@ DELTATUNE_HOST_DEVICE inline uint32_t moment1_bits(uint32_t code) {
 DELTATUNE_HOST_DEVICE inline uint32_t moment2_bits(uint32_t code) {
   return code << 20;
 }
-
-#undef DELTATUNE_HOST_DEVICE
 
 }  // namespace deltatune

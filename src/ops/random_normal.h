@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/host_device.h"
 #include "base/rng.h"
 
 namespace deltatune {
@@ -21,12 +22,6 @@ struct NormalStream {
   uint64_t stream = 0;
   uint64_t first = 0;
 };
-
-#ifdef __CUDACC__
-#define DELTATUNE_HOST_DEVICE __host__ __device__
-#else
-#define DELTATUNE_HOST_DEVICE
-#endif
 
 namespace normal {
 
@@ -101,7 +96,5 @@ DELTATUNE_HOST_DEVICE inline double normal_value(uint64_t seed, uint64_t stream,
   const double v = normal::uniform(r.x[2], r.x[3]);
   return std::sqrt(-2 * normal::log_positive(1 - u)) * normal::cos_turn(v);
 }
-
-#undef DELTATUNE_HOST_DEVICE
 
 }  // namespace deltatune

@@ -9,15 +9,10 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
 #include "base/rng.h"
 
 namespace deltatune {
-
-#ifdef __CUDACC__
-#define DELTATUNE_HOST_DEVICE __host__ __device__
-#else
-#define DELTATUNE_HOST_DEVICE
-#endif
 
 /// The 16 random bits of one element's parameter, first and second moment.
 struct RoundingBits {
@@ -59,7 +54,5 @@ DELTATUNE_HOST_DEVICE inline uint16_t round_stochastic(uint32_t x, uint32_t rand
   }
   return static_cast<uint16_t>((x + random) >> 16);
 }
-
-#undef DELTATUNE_HOST_DEVICE
 
 }  // namespace deltatune
