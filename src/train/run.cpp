@@ -163,6 +163,7 @@ class TrainingRun {
 
   void load() {
     check_data_keys(config_);
+    check_engine_keys(config_, true);
     source_ = open_model(config_.model_name_or_path, config_.init);
     phases_.end("model files");
     text_ = open_run_text(config_, source_, false);

@@ -17,17 +17,6 @@ std::string kind_of(const std::string& name) {
   return dot == std::string::npos ? name : name.substr(dot + 1);
 }
 
-}  // namespace
-
-DType storage_dtype(const Config& config) {
-  return config.dtype == "f32" ? DType::f32 : DType::bf16;
-}
-
-DType moments_dtype(const Config& config) {
-  if (config.optim == "adamw_8bit") return DType::u8;
-  return config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
-}
-
 void check_memory_keys(const Config& config) {
   const auto refuse = [](std::string what, const char* where, const char* fix) {
     throw Error(ErrorKind::usage, std::move(what), where, fix);
@@ -52,6 +41,17 @@ void check_memory_keys(const Config& config) {
   }
 }
 
+}  // namespace
+
+DType storage_dtype(const Config& config) {
+  return config.dtype == "f32" ? DType::f32 : DType::bf16;
+}
+
+DType moments_dtype(const Config& config) {
+  if (config.optim == "adamw_8bit") return DType::u8;
+  return config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
+}
+
 Rounding weight_rounding(const Config& config) {
   return config.weight_rounding == "stochastic" ? Rounding::stochastic : Rounding::nearest;
 }
@@ -61,11 +61,19 @@ GraphMode graph_mode(const Config& config) {
   return config.cuda_graph == "false" ? GraphMode::never : GraphMode::automatic;
 }
 
-EngineOptions engine_options(const Config& config, Keep keep, bool train) {
+void check_engine_keys(const Config& config, bool train) {
   if (graph_mode(config) == GraphMode::always && config.device == "cpu") {
     throw Error(ErrorKind::usage, "a CPU has no CUDA graphs", "cuda_graph: true", "use cuda_graph: auto");
   }
+  if (config.reduce_dtype == "bf16" && storage_dtype(config) != DType::bf16) {
+    throw Error(ErrorKind::usage, "gradients of f32 weights are not reduced in bf16", "reduce_dtype: bf16",
+                "use reduce_dtype: f32, or dtype: bf16");
+  }
   if (train) check_memory_keys(config);
+}
+
+EngineOptions engine_options(const Config& config, Keep keep, bool train) {
+  check_engine_keys(config, train);
   EngineOptions out;
   out.storage = storage_dtype(config);
   out.tokens = config.max_tokens;
@@ -77,13 +85,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.tune_matmuls = config.matmul_tuning == "auto";
   out.cache_folder = program_cache().string();
   out.whole_weights = config.shard == "grads";
-  if (config.reduce_dtype == "bf16") {
-    if (out.storage != DType::bf16) {
-      throw Error(ErrorKind::usage, "gradients of f32 weights are not reduced in bf16", "reduce_dtype: bf16",
-                  "use reduce_dtype: f32, or dtype: bf16");
-    }
-    out.reduce = DType::bf16;
-  }
+  if (config.reduce_dtype == "bf16") out.reduce = DType::bf16;
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);
   out.adamw.eps = static_cast<float>(config.adam_epsilon);

@@ -16,9 +16,9 @@ GraphMode graph_mode(const Config&);
 /// Of Adam's m and v; u8: 8-bit codes.
 DType moments_dtype(const Config&);
 Rounding weight_rounding(const Config&);
-/// Throws Error{usage} where keys about memory exclude each other, naming both. engine_options() of a
-/// training engine does it too.
-void check_memory_keys(const Config&);
+/// Throws Error{usage} where keys that an engine depends on exclude each other, naming both. engine_options()
+/// does it too; a run calls it before it reads its data.
+void check_engine_keys(const Config&, bool train);
 
 /// Options of an engine that trains (or, train: false, only looks). `keep` comes from choose_keep.
 EngineOptions engine_options(const Config&, Keep keep, bool train);

@@ -36,7 +36,7 @@ TEST(LayoutAdvice, LayoutsComeInTheOrderOfTheirCostAndLeaveWhatIsSetAlone) {
   EXPECT_FALSE(all[3].config.gradient_release);
   EXPECT_TRUE(all[4].config.gradient_release && !all[4].config.offload_optimizer);
   EXPECT_TRUE(all[5].config.gradient_release && all[5].config.offload_optimizer);
-  for (const MemoryLayout& layout : all) check_memory_keys(layout.config);
+  for (const MemoryLayout& layout : all) check_engine_keys(layout.config, true);
   // Host memory is no other memory on a CPU.
   for (const MemoryLayout& layout : memory_layouts(config_of(), false))
     EXPECT_FALSE(layout.config.offload_optimizer);
@@ -128,7 +128,7 @@ TEST(LayoutAdvice, OffloadedMomentsAreBytesOfTheHostAndOfTheLink) {
 TEST(MemoryKeys, ThatExcludeEachOtherAreRefusedByName) {
   const auto refusal = [](const std::function<void(Config&)>& change) -> std::string {
     try {
-      check_memory_keys(config_of(change));
+      check_engine_keys(config_of(change), true);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::usage);
       return error.text();
