@@ -23,8 +23,11 @@ for node in "${!hosts[@]}"; do
   done
 done
 
+# 5 says that another rank was lost: that one's own code counts more.
 code=0
 for pid in "${pids[@]}"; do
-  wait "$pid" || code=$?
+  result=0
+  wait "$pid" || result=$?
+  if [[ $result -ne 0 && ($code -eq 0 || $result -ne 5) ]]; then code=$result; fi
 done
 exit $code
