@@ -71,6 +71,34 @@ def time_ms(call, repeats=20, warmup=5):
     return statistics.median(times)
 
 
+def time_steps(model, optimizer, ids, warmup, steps):
+    """Median milliseconds of (forward and backward, optimizer) over `steps` training steps after `warmup`."""
+    import torch
+
+    parts = []
+    for step in range(warmup + steps):
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+        marks[0].record()
+        model(input_ids=ids, labels=ids).loss.backward()
+        marks[1].record()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        marks[2].record()
+        torch.cuda.synchronize()
+        if step >= warmup:
+            parts.append((marks[0].elapsed_time(marks[1]), marks[1].elapsed_time(marks[2])))
+    return tuple(statistics.median(part) for part in zip(*parts))
+
+
+def extrapolate(result, layers):
+    """Adds the times of `layers` layers to a result with two depths: step(L) = head + L layer."""
+    low, high = result["depths"]
+    for key in ("forward_backward_ms", "optimizer_ms"):
+        layer = (high[key] - low[key]) / (high["depth"] - low["depth"])
+        result["all_layers_" + key] = low[key] + (layers - low["depth"]) * layer
+    result["all_layers_step_ms"] = result["all_layers_forward_backward_ms"] + result["all_layers_optimizer_ms"]
+
+
 def read_lengths(path, default):
     if path is None:
         return [default]

@@ -11,7 +11,6 @@ import argparse
 import gc
 import json
 import os
-import statistics
 
 import common
 from transformers_step import use_fla_convolution
@@ -42,23 +41,10 @@ def step_times(text, depth, args):
     torch.manual_seed(1 + dist.get_rank())
     ids = torch.randint(0, config.vocab_size, (1, args.tokens), device="cuda")
     torch.cuda.reset_peak_memory_stats()
-    parts = []
-    for step in range(args.warmup + args.steps):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-        marks[0].record()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        marks[1].record()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        marks[2].record()
-        torch.cuda.synchronize()
-        if step >= args.warmup:
-            parts.append((marks[0].elapsed_time(marks[1]), marks[1].elapsed_time(marks[2])))
-    mine = torch.tensor([statistics.median(p[0] for p in parts), statistics.median(p[1] for p in parts),
-                         torch.cuda.max_memory_allocated() / 2**30], device="cuda")
+    forward_backward, update = common.time_steps(model, optimizer, ids, args.warmup, args.steps)
+    mine = torch.tensor([forward_backward, update, torch.cuda.max_memory_allocated() / 2**30], device="cuda")
     dist.all_reduce(mine, op=dist.ReduceOp.MAX)
-    del model, optimizer, loss
+    del model, optimizer
     gc.collect()
     torch.cuda.empty_cache()
     return {"depth": depth, "forward_backward_ms": mine[0].item(), "optimizer_ms": mine[1].item(),
@@ -93,11 +79,7 @@ def main():
               "layers": layers, "checkpointing": True, "depths": []}
     for depth in args.depths:
         result["depths"].append(step_times(text, depth, args))
-    low, high = result["depths"]
-    for key in ("forward_backward_ms", "optimizer_ms"):
-        layer = (high[key] - low[key]) / (high["depth"] - low["depth"])
-        result["all_layers_" + key] = low[key] + (layers - low["depth"]) * layer
-    result["all_layers_step_ms"] = result["all_layers_forward_backward_ms"] + result["all_layers_optimizer_ms"]
+    common.extrapolate(result, layers)
     result["tokens_per_s_per_gpu"] = args.tokens / result["all_layers_step_ms"] * 1e3
     if dist.get_rank() == 0:
         common.finish(result, args.json)

@@ -15,7 +15,6 @@ import argparse
 import gc
 import json
 import os
-import statistics
 
 import common
 
@@ -47,25 +46,12 @@ def step_times(text, depth, tokens, warmup, steps, checkpointing):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, betas=(0.9, 0.95), weight_decay=0, fused=True)
     ids = torch.randint(0, config.vocab_size, (1, tokens), device="cuda")
-    parts = []
-    for step in range(warmup + steps):
-        marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
-        marks[0].record()
-        loss = model(input_ids=ids, labels=ids).loss
-        loss.backward()
-        marks[1].record()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        marks[2].record()
-        torch.cuda.synchronize()
-        if step >= warmup:
-            parts.append((marks[0].elapsed_time(marks[1]), marks[1].elapsed_time(marks[2])))
+    forward_backward, update = common.time_steps(model, optimizer, ids, warmup, steps)
     peak = torch.cuda.max_memory_allocated() / 2**30
-    del model, optimizer, loss
+    del model, optimizer
     gc.collect()
     torch.cuda.empty_cache()
-    return {"depth": depth, "forward_backward_ms": statistics.median(p[0] for p in parts),
-            "optimizer_ms": statistics.median(p[1] for p in parts), "peak_gib": peak}
+    return {"depth": depth, "forward_backward_ms": forward_backward, "optimizer_ms": update, "peak_gib": peak}
 
 
 def main():
@@ -93,11 +79,7 @@ def main():
     for depth in args.depths:
         result["depths"].append(step_times(text, depth, args.tokens, args.warmup, args.steps,
                                            not args.no_checkpointing))
-    low, high = result["depths"]
-    for key in ("forward_backward_ms", "optimizer_ms"):
-        layer = (high[key] - low[key]) / (high["depth"] - low["depth"])
-        result["all_layers_" + key] = low[key] + (layers - low["depth"]) * layer
-    result["all_layers_step_ms"] = result["all_layers_forward_backward_ms"] + result["all_layers_optimizer_ms"]
+    common.extrapolate(result, layers)
     result["tokens_per_s"] = args.tokens / result["all_layers_step_ms"] * 1e3
     common.finish(result, args.json)
 

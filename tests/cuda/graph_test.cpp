@@ -3,6 +3,7 @@
 
 #include "cuda/cuda_case.h"
 #include "ops/ops.h"
+#include "train/engine_state.h"
 #include "train/tiny_engine.h"
 
 namespace deltatune {
@@ -59,14 +60,8 @@ Trained train(DType storage, GraphMode mode, int64_t accumulation) {
     out.numbers.insert(out.numbers.end(), {result.loss_sum, result.grad_norm});
     if (step % 2 == 0) out.numbers.push_back(t.engine.evaluate(all[0]));
   }
-  for (const StateTensor& tensor : t.engine.store().state()) {
-    const size_t at = out.state.size();
-    out.state.resize(at + tensor.data.bytes());
-    t.engine.stream().download(out.state.data() + at, tensor.data);
-  }
-  t.engine.stream().sync();
-  for (int part = 0; part < StepGraphs::part_count; ++part)
-    out.nodes += t.engine.graphs().nodes(static_cast<StepGraphs::Part>(part));
+  out.state = state_bytes(t.engine);
+  out.nodes = graph_nodes(t.engine);
   return out;
 }
 

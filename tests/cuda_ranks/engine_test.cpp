@@ -5,6 +5,7 @@
 
 #include "cuda_ranks/gpu_ranks.h"
 #include "shard/rank_engine.h"
+#include "train/engine_state.h"
 
 namespace deltatune {
 namespace {
@@ -55,14 +56,8 @@ Trained train(RankEngine& t, int64_t steps, const Order& order = in_turn) {
     if (step % 7 == 0) out.losses.push_back(t.engine.evaluate(row_of(comm.rank())));
   }
   out.weights = t.weights();
-  for (const StateTensor& tensor : t.engine.store().state()) {
-    const size_t at = out.state.size();
-    out.state.resize(at + tensor.data.bytes());
-    t.engine.stream().download(out.state.data() + at, tensor.data);
-  }
-  t.engine.stream().sync();
-  for (int part = 0; part < StepGraphs::part_count; ++part)
-    out.nodes += t.engine.graphs().nodes(static_cast<StepGraphs::Part>(part));
+  out.state = state_bytes(t.engine);
+  out.nodes = graph_nodes(t.engine);
   return out;
 }
 

@@ -1,7 +1,6 @@
 // A small engine with its data, and what the tests of this folder read from it.
 #pragma once
 
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "data/dataset.h"
 #include "model/model_run.h"
 #include "train/engine.h"
+#include "train/engine_state.h"
 #include "train/step.h"
 
 namespace deltatune {
@@ -53,16 +53,7 @@ struct TinyEngine {
     engine.store().initialise(engine.stream(), 11, 0.3);
   }
   /// Bytes of all weights, masters and moments.
-  std::vector<std::byte> state() {
-    std::vector<std::byte> out;
-    engine.stream().sync();
-    for (const StateTensor& tensor : engine.store().state()) {
-      const size_t at = out.size();
-      out.resize(at + tensor.data.bytes());
-      std::memcpy(out.data() + at, tensor.data.data, tensor.data.bytes());
-    }
-    return out;
-  }
+  std::vector<std::byte> state() { return state_bytes(engine); }
   std::vector<double> gradients() {
     std::vector<double> out;
     for (const Param& p : engine.store().table().params) {
