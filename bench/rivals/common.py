@@ -71,15 +71,18 @@ def time_ms(call, repeats=20, warmup=5):
     return statistics.median(times)
 
 
-def time_steps(model, optimizer, ids, warmup, steps):
-    """Median milliseconds of (forward and backward, optimizer) over `steps` training steps after `warmup`."""
+def time_steps(model, optimizer, ids, warmup, steps, **inputs):
+    """Median milliseconds of (forward and backward, optimizer) over `steps` training steps after `warmup`.
+
+    inputs: more arguments of the model, e.g. attention_mask.
+    """
     import torch
 
     parts = []
     for step in range(warmup + steps):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
         marks[0].record()
-        model(input_ids=ids, labels=ids).loss.backward()
+        model(input_ids=ids, labels=ids, **inputs).loss.backward()
         marks[1].record()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

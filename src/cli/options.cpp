@@ -209,7 +209,7 @@ void optimizer_rows(Table& t) {
   t.add("max_grad_norm", &Config::max_grad_norm, training,
         "clip the global gradient norm to this; 0 means never")
       .at_least(0);
-  t.add("optim", &Config::optim, training | bench_step,
+  t.add("optim", &Config::optim, training | bench_step | bench_ladder,
         "adamw_8bit keeps the two moments in 8 bits, in blocks of 128 with one scale each")
       .one_of({"adamw", "adamw_8bit"})
       .alias({"optimizer"})
@@ -228,12 +228,13 @@ void memory_rows(Table& t) {
       .one_of({"bf16", "f32"})
       .alias({"torch_dtype"})
       .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
-  t.add("optim_dtype", &Config::optim_dtype, training | bench_step, "storage of Adam's two moments")
+  t.add("optim_dtype", &Config::optim_dtype, training | bench_step | bench_ladder,
+        "storage of Adam's two moments")
       .one_of({"f32", "bf16"});
-  t.add("master_weights", &Config::master_weights, training | bench_step,
+  t.add("master_weights", &Config::master_weights, training | bench_step | bench_ladder,
         "keep an fp32 copy of bf16 weights; without it most updates are lost unless weight_rounding is "
         "stochastic");
-  t.add("weight_rounding", &Config::weight_rounding, training | bench_step,
+  t.add("weight_rounding", &Config::weight_rounding, training | bench_step | bench_ladder,
         "rounding of what the optimizer keeps in bf16: weights without master_weights, moments")
       .one_of({"nearest", "stochastic"});
   t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")
@@ -416,13 +417,26 @@ void command_rows(Table& t) {
   t.add("bench_kernel", &Config::bench_kernel, bench_op, "time this kernel of each op, e.g. plain")
       .flag("kernel")
       .command_line();
-  t.add("bench_layers", &Config::bench_layers, bench_step,
+  t.add("bench_layers", &Config::bench_layers, bench_step | bench_ladder,
         "layers that are measured, beside half as many; figures are extended to all")
       .range(1, 1 << 16)
       .flag("layers")
       .command_line();
-  t.add("bench_depths", &Config::bench_depths, bench_step, "the numbers of layers themselves, e.g. 4,8")
+  t.add("bench_depths", &Config::bench_depths, bench_step | bench_ladder,
+        "the numbers of layers themselves, e.g. 4,8")
       .flag("depths")
+      .command_line();
+  t.add("bench_devices", &Config::bench_devices, bench_ladder,
+        "devices that share the epoch and the memory of the whole model")
+      .range(1, 1 << 20)
+      .flag("devices")
+      .command_line();
+  t.add("bench_svg", &Config::bench_svg, bench_ladder, "file for a picture of the rungs")
+      .flag("svg")
+      .command_line();
+  t.add("bench_rivals", &Config::bench_rivals, bench_ladder,
+        "bench/rivals/ladder.py, run by python3: rungs of transformers beside ours")
+      .flag("rivals")
       .command_line();
   t.add("bench_json", &Config::bench_json, bench, "file for results, machine and versions")
       .flag("json")

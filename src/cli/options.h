@@ -31,7 +31,8 @@ inline constexpr unsigned doctor = 128;
 inline constexpr unsigned report = 256;
 inline constexpr unsigned bench_op = 512;
 inline constexpr unsigned bench_step = 1024;
-inline constexpr unsigned bench = bench_op | bench_step;
+inline constexpr unsigned bench_ladder = 1U << 18;
+inline constexpr unsigned bench = bench_op | bench_step | bench_ladder;
 inline constexpr unsigned data_stats = 2048;
 inline constexpr unsigned data_pack = 4096;
 inline constexpr unsigned data_check = 8192;
@@ -39,7 +40,7 @@ inline constexpr unsigned data_render = 16384;
 inline constexpr unsigned data_tokenize = 32768;
 inline constexpr unsigned data =
     data_show | data_stats | data_pack | data_check | data_render | data_tokenize;
-inline constexpr unsigned every = 65535;
+inline constexpr unsigned every = (1U << 19) - 1;
 }  // namespace reader
 
 using Member = std::variant<bool Config::*, int64_t Config::*, double Config::*, std::string Config::*,

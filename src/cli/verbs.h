@@ -54,6 +54,7 @@ int verb_generate(const Invocation& call);
 int verb_parity(const Invocation& call);
 int verb_bench_op(const Invocation& call);
 int verb_bench_step(const Invocation& call);
+int verb_bench_ladder(const Invocation& call);
 int verb_help(const Invocation& call);
 int verb_data_show(const Invocation& call);
 int verb_data_stats(const Invocation& call);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 namespace deltatune {
@@ -104,6 +105,7 @@ BusyReport busy_report(const ActivityTrace& trace, int64_t begin_ns, int64_t end
   labels.reserve(trace.names.size());
   for (const std::string& name : trace.names) labels.push_back(kernel_label(name));
   std::map<std::string, BusyName> by_name;
+  std::set<uint32_t> calls;
   int64_t until = begin_ns;  // busy or accounted for up to here
   const ActivityRecord* last = nullptr;
   const auto gap_before = [&](int64_t start, const ActivityRecord* next) {
@@ -126,11 +128,13 @@ BusyReport busy_report(const ActivityTrace& trace, int64_t begin_ns, int64_t end
     if (r->start_ns >= begin_ns) {
       ++sum.calls;
       ++out.records;
+      calls.insert(r->correlation);
     }
     if (r->kind == ActivityKind::kernel) out.kernel_ns += end - start;
   }
   gap_before(end_ns, nullptr);
 
+  out.host_calls = static_cast<int64_t>(calls.size());
   for (auto& [name, sum] : by_name) {
     sum.name = name;
     out.names.push_back(std::move(sum));

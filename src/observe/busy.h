@@ -33,6 +33,7 @@ struct BusyReport {
   int64_t busy_ns = 0;           ///< of span_ns, with at least one record
   int64_t kernel_ns = 0;         ///< sum over the kernels, each counted in full however they overlap
   int64_t records = 0;           ///< that begin in the window
+  int64_t host_calls = 0;        ///< distinct correlations of those: launches, a whole graph being one
   int64_t gaps = 0;              ///< times without a record, edges included
   std::vector<BusyGap> largest;  ///< of the gaps, longest first, equally long ones in order of time
   std::vector<BusyName> names;   ///< longest total first, then by name

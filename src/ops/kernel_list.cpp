@@ -309,8 +309,10 @@ SelectedKernel select_one(const KernelRequest& request, Op op) {
     return out;
   }
   std::vector<const KernelEntry*> kernels = kernels_of(request.device.target, op);
-  std::stable_partition(kernels.begin(), kernels.end(),
-                        [&](const KernelEntry* kernel) { return short_name(*kernel) == request.prefer; });
+  if (op != Op::matmul || request.prefer_for_products) {
+    std::stable_partition(kernels.begin(), kernels.end(),
+                          [&](const KernelEntry* kernel) { return short_name(*kernel) == request.prefer; });
+  }
   for (const KernelEntry* kernel : kernels) {
     const std::string why = refusal(*kernel, request);
     if (why.empty()) {

@@ -39,6 +39,7 @@ struct KernelRequest {
   bool deterministic = false;  ///< only kernels that repeat bit for bit
   bool graph = false;          ///< only kernels that a CUDA graph can capture
   std::string prefer;  ///< "plain": take OP.plain before all others wherever it fits; for measurements
+  bool prefer_for_products = true;  ///< false: not for matrix products
 };
 
 /// What the scratch of one call may depend on. An op fills what it has; all of it is static for a run.

@@ -22,7 +22,6 @@ namespace deltatune {
 namespace {
 
 constexpr int64_t warm_up_steps = 3;   // op by op, captured, replayed
-constexpr double timed_seconds = 4;    // of steps, about
 constexpr double gemm_seconds = 0.08;  // per distinct product
 constexpr int64_t traced_steps = 3;
 
@@ -54,16 +53,24 @@ std::string describe_optimizer(const BenchStepOptions& options) {
 class StepBench {
  public:
   StepBench(Device& device, const BenchStepOptions& options, int64_t layers)
-      : device_(device), comm_(make_solo_communicator()), tracer_(options.tracer) {
+      : device_(device),
+        comm_(make_solo_communicator()),
+        tracer_(options.tracer),
+        timed_seconds_(options.timed_seconds),
+        parts_(options.parts) {
     std::vector<size_t> first;
     for (int64_t l = 0; l < layers; ++l) first.push_back(static_cast<size_t>(l));
     const ModelConfig config = with_layers(options.model, first);
-    batch_ = bench_batch(options.lengths, options.tokens, config.vocab_size);
+    rows_ = options.rows;
+    if (rows_.empty()) rows_.push_back(bench_batch(options.lengths, options.tokens, config.vocab_size));
     EngineOptions engine;
     engine.storage = options.storage;
     engine.tokens = options.tokens;
-    engine.max_documents = static_cast<int64_t>(batch_.cu_seqlens.size()) - 1;
-    engine.keep = keep_of(options.recompute);
+    for (const Batch& row : rows_)
+      engine.max_documents = std::max(engine.max_documents, static_cast<int64_t>(row.cu_seqlens.size()) - 1);
+    engine.keep = options.keep ? options.keep(layers) : keep_of(options.recompute);
+    engine.prefer_kernel = options.kernel;
+    engine.prefer_for_products = false;
     engine.max_grad_norm = 1;
     engine.moments.dtype = options.moments;
     engine.master_weights = options.master_weights;
@@ -82,7 +89,7 @@ class StepBench {
     fill_random(*engine_);
   }
 
-  const Batch& batch() const { return batch_; }
+  const Batch& batch() const { return rows_.front(); }
   const Engine& engine() const { return *engine_; }
   Stream& stream() { return engine_->stream(); }
 
@@ -90,8 +97,10 @@ class StepBench {
     time_steps();
     watch_steps();
     count_launches();
-    time_ops();
-    time_products(timer);  // last: it writes over the weights
+    if (parts_) {
+      time_ops();
+      time_products(timer);  // last: it writes over the weights
+    }
     return out_;
   }
 
@@ -101,12 +110,13 @@ class StepBench {
   };
   void step(Marks& marks) {
     Stream& s = stream();
+    const Batch& row = rows_[static_cast<size_t>(updates_) % rows_.size()];
     s.mark(marks.begin);
     engine_->begin_window();
-    engine_->micro_step(batch_);
+    engine_->micro_step(row);
     s.mark(marks.passed);
     const Stopwatch waiting;
-    engine_->update(1e-6, ++updates_, batch_.num_targets);
+    engine_->update(1e-6, ++updates_, row.num_targets);
     waited_ = waiting.seconds();
     s.mark(marks.updated);
   }
@@ -116,7 +126,7 @@ class StepBench {
     Marks marks;
     for (int64_t i = 0; i < warm_up_steps; ++i) step(marks);
     const double once = s.seconds_between(marks.begin, marks.updated);
-    out_.steps = std::clamp<int64_t>(static_cast<int64_t>(timed_seconds / once), 5, 200);
+    out_.steps = std::clamp<int64_t>(static_cast<int64_t>(timed_seconds_ / once), 5, 200);
     std::vector<Marks> all(static_cast<size_t>(out_.steps));
     std::vector<double> passes, updates, idle, queueing;
     for (Marks& m : all) {
@@ -146,13 +156,14 @@ class StepBench {
                     [&] { step(marks); });
     out_.figures.traced_ms = out_.traced.step_ms();
     out_.figures.busy_ms = out_.traced.busy_ms();
+    out_.figures.host_calls = out_.traced.host_calls();
   }
 
   void count_launches() {
     Stream& s = stream();
     if (!s.can_capture()) return;
     OpRecorder recorder(device_);
-    engine_->give_step(recorder, batch_);
+    engine_->give_step(recorder, batch());
     try {
       s.begin_capture();
       for (const RecordedCall& call : recorder.calls()) call.run(s);
@@ -167,7 +178,7 @@ class StepBench {
   void time_ops() {
     Stream& s = stream();
     OpRecorder recorder(device_);
-    engine_->give_step(recorder, batch_);
+    engine_->give_step(recorder, batch());
     constexpr int rounds = 3;
     for (int round = 0; round < rounds; ++round) {
       std::vector<Moment> marks(recorder.calls().size() + 1);
@@ -187,7 +198,7 @@ class StepBench {
     Stream& s = stream();
     std::vector<MatmulCall> calls;
     MatmulRecorder recorder(device_, calls);
-    engine_->give_step(recorder, batch_);
+    engine_->give_step(recorder, batch());
     std::map<Product, std::pair<const MatmulCall*, int64_t>> distinct;
     for (const MatmulCall& call : calls) {
       auto& [first, count] = distinct[product_of(call)];
@@ -207,7 +218,9 @@ class StepBench {
   Device& device_;
   std::unique_ptr<Communicator> comm_;
   ActivityTracer tracer_;
-  Batch batch_;
+  double timed_seconds_;
+  bool parts_;
+  std::vector<Batch> rows_;
   std::unique_ptr<Engine> engine_;
   BenchStepDepth out_;
   int64_t updates_ = 0;
@@ -228,6 +241,7 @@ StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) 
   if (a.traced_ms > 0 && b.traced_ms > 0) {
     out.traced_ms = line(a.traced_ms, b.traced_ms);
     out.busy_ms = line(a.busy_ms, b.busy_ms);
+    out.host_calls = line(a.host_calls, b.host_calls);
   }
   out.bytes = line(a.bytes, b.bytes);
   out.parameters = line(a.parameters, b.parameters);
@@ -268,6 +282,7 @@ json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
   if (f.traced_ms > 0) {
     out.set("traced_step_ms", f.traced_ms);
     out.set("device_busy_ms", f.busy_ms);
+    out.set("host_calls", f.host_calls);
     out.set("device_idle_share", 1 - f.busy_ms / f.traced_ms);
   }
   out.set("memory_bytes", static_cast<int64_t>(f.bytes));

@@ -1,7 +1,7 @@
 // bench step: a training step at a model's width, timed as a run executes it, against its matrix products
 // alone.
 //
-// One row of T tokens, random weights, AdamW. Two depths are measured in one process and every figure is
+// Rows of T tokens, random weights, AdamW. Two depths are measured in one process and every figure is
 // extended to all layers of the model along the line through the two. Per depth:
 //   step     forward and backward of one micro-batch, and the update, between marks on the device's clock, in
 //            steps that follow each other as in training (graphs as cuda_graph says).
@@ -16,12 +16,15 @@
 // Not here: data, logging, checkpoints, more than one device.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "data/batch.h"
 #include "model/config.h"
+#include "model/layer.h"
 #include "ops/optimizer.h"
 #include "train/bench_timer.h"
 #include "train/bench_trace.h"
@@ -35,9 +38,12 @@ struct BenchStepOptions {
   std::vector<int64_t> depths;  ///< layers, ascending; of the model's first ones
   int64_t tokens = 8192;
   std::vector<int32_t> lengths;
+  std::vector<Batch> rows;  ///< steps take them in turn; empty: one row of documents of `lengths`
   DType storage = DType::bf16;
-  std::string recompute = "block";  ///< none | cheap | block
-  DType moments = DType::f32;       ///< storage of Adam's m and v
+  std::string recompute = "block";    ///< none | cheap | block; `keep` counts where it is given
+  std::function<Keep(int64_t)> keep;  ///< what a depth keeps
+  std::string kernel;                 ///< EngineOptions::prefer_kernel, of all ops but matrix products
+  DType moments = DType::f32;         ///< storage of Adam's m and v
   bool master_weights = true;
   Rounding rounding = Rounding::nearest;
   GraphMode graph = GraphMode::automatic;
@@ -45,8 +51,10 @@ struct BenchStepOptions {
   bool allow_slow_kernels = false;
   bool tune_matmuls = true;
   std::string cache_folder;
-  double peak_tflop_s = 0;  ///< of the device, for MFU; 0: unknown
-  ActivityTracer tracer;    ///< of the device; without functions: nothing is traced
+  double peak_tflop_s = 0;   ///< of the device, for MFU; 0: unknown
+  double timed_seconds = 4;  ///< of steps, about
+  bool parts = true;         ///< time ops and products one by one, too
+  ActivityTracer tracer;     ///< of the device; without functions: nothing is traced
 };
 
 /// Figures that grow with the depth, of one depth or extended to another.
@@ -59,6 +67,7 @@ struct StepFigures {
   double host_ms = 0;                   ///< to queue a step
   double traced_ms = 0;                 ///< a step under the tracer; 0: there was none
   double busy_ms = 0;                   ///< of traced_ms, with anything running on the device
+  double host_calls = 0;                ///< that queued work for the device, of a traced step
   double bytes = 0;                     ///< of device memory
   double parameters = 0;                ///< of matrix products: all matrices but the embedding
   std::map<std::string, double> op_ms;  ///< by op

@@ -66,6 +66,7 @@ json::Value to_json(const TracedSteps& traced) {
   out.set("untraced_step_ms", traced.untraced_ms);
   out.set("traced_over_untraced", traced.slowdown());
   out.set("records_per_step", static_cast<double>(traced.busy.records) / steps);
+  out.set("host_calls_per_step", traced.host_calls());
   out.set("gaps_per_step", static_cast<double>(traced.busy.gaps) / steps);
   out.set("dropped", traced.dropped);
   json::Array gaps;

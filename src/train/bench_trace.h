@@ -28,6 +28,10 @@ struct TracedSteps {
   double idle_ms() const { return per_step(busy.idle_ns()); }
   /// Sum over the kernels of a step, however they overlap.
   double kernel_ms() const { return per_step(busy.kernel_ns); }
+  /// Calls of the host that queued work for the device; a graph is one.
+  double host_calls() const {
+    return steps > 0 ? static_cast<double>(busy.host_calls) / static_cast<double>(steps) : 0;
+  }
   /// 1.02: the tracer made the steps 2 % slower.
   double slowdown() const { return untraced_ms > 0 ? step_ms() / untraced_ms : 0; }
 

@@ -151,6 +151,9 @@ struct Config {
   std::string bench_kernel;                 ///< bench op --kernel
   int64_t bench_layers = 8;                 ///< bench step --layers: the deeper of two depths
   std::vector<std::string> bench_depths;    ///< bench step --depths; empty: half of bench_layers, and these
+  int64_t bench_devices = 1;                ///< bench ladder --devices
+  std::string bench_svg;                    ///< bench ladder --svg: file for the picture
+  std::string bench_rivals;                 ///< bench ladder --rivals: the script that times them
   std::string bench_json;                   ///< bench --json: file for the results
   bool json = false;                        ///< results as JSON on stdout
   bool ignore_foreign_keys = false;

@@ -64,6 +64,7 @@ KernelRequest kernel_request(const ModelConfig& config, const EngineOptions& opt
   // Where a step may be captured, a kernel that cannot be is worth less than the capture of all others.
   out.graph = options.graph != GraphMode::never;
   out.prefer = options.prefer_kernel;
+  out.prefer_for_products = options.prefer_for_products;
   return out;
 }
 

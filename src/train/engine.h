@@ -32,6 +32,7 @@ struct EngineOptions {
   bool allow_slow_kernels = false;  ///< run even where an op has only its plain kernel on this GPU
   bool tune_matmuls = false;        ///< time the library's algorithms for each shape, where there are several
   std::string prefer_kernel;        ///< see KernelRequest::prefer
+  bool prefer_for_products = true;  ///< see KernelRequest::prefer_for_products
   std::string cache_folder;         ///< where tuned choices are stored; empty: nowhere
   bool decay_all = false;
   AdamwOptions adamw;

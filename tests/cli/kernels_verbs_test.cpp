@@ -102,6 +102,8 @@ TEST(KernelsVerbs, BenchSaysWhatIsWrongBeforeItMeasures) {
       {"bench step --depths 4,x", "no list of numbers"},
       {"bench step --json /no/such/folder/x.json", "results cannot be written"},
       {"bench op --json .", "results cannot be written"},
+      {"bench ladder --svg /no/such/folder/x.svg", "--svg"},
+      {"bench ladder --rivals /no/such/script.py", "there is no /no/such/script.py"},
       {"bench op --lengths /dev/zero", "more than 200 bytes"},
       {"bench op '******************************x'", "no op is called"},
       {"bench op fill --kernel foo", "has a kernel foo"},

@@ -84,6 +84,14 @@ TEST(Busy, OverlapsNestingAndGapsInAnyOrder) {
   }
 }
 
+TEST(Busy, AGraphIsOneCallOfTheHost) {
+  std::vector<ActivityRecord> records = {kernel(0, 10), kernel(12, 20), copy(20, 30), kernel(40, 50),
+                                         kernel(60, 70)};
+  for (size_t i = 0; i < records.size(); ++i) records[i].correlation = i < 3 ? 7 : static_cast<uint32_t>(i);
+  EXPECT_EQ(busy_report(trace_of(records)).host_calls, 3);
+  EXPECT_EQ(busy_report(trace_of(records), 35, 100).host_calls, 2);
+}
+
 TEST(Busy, CopyBesideAKernelCountsOnce) {
   const BusyReport r = busy_report(trace_of({kernel(0, 100), copy(20, 30), copy(90, 120)}));
   EXPECT_EQ(r.busy_ns, 120);

@@ -156,6 +156,9 @@ TEST(KernelList, APreferredKernelGoesFirstWhereItFits) {
   KernelRequest r = request_27b();
   r.prefer = "plain";
   for (const SelectedKernel& chosen : select_kernels(r).ops) EXPECT_EQ(short_name(*chosen.kernel), "plain");
+  r.prefer_for_products = false;
+  EXPECT_STREQ(select_kernels(r)[Op::matmul].kernel->name, "matmul.cublaslt");
+  EXPECT_EQ(short_name(*select_kernels(r)[Op::gated_delta_forward].kernel), "plain");
   r.prefer = "nothing of this name";
   EXPECT_STREQ(select_kernels(r)[Op::matmul].kernel->name, "matmul.cublaslt");
 }
