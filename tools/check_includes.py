@@ -57,7 +57,7 @@ THIRD_PARTY = {  # pattern of the header: files that may include it
     r"benchmark/": r"bench/.*",
     r"(cuda|cublas|cudnn|nccl|cupti|nvml|cooperative_groups|mma|nv/|cub/|cute/|cutlass/)": r"src/cuda/.*",
 }
-POSIX = re.compile(r"(sys/\w+|arpa/inet|netdb|netinet/\w+|unistd|fcntl|glob|fnmatch|sched|dlfcn|signal|poll|pthread|immintrin|arm_neon|cxxabi)\.h")
+POSIX = re.compile(r"(sys/\w+|arpa/inet|netdb|netinet/\w+|unistd|fcntl|glob|fnmatch|sched|spawn|dlfcn|signal|poll|pthread|immintrin|arm_neon|cxxabi)\.h")
 CU_MAY = re.compile(r"(ops/(kernels|delta_net|rounding|moment_codes|\w*scratch)\.h|tensor/.*|cuda/.*)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cpp", ".cu", ".cuh", ".py")
