@@ -2,6 +2,8 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <cstdio>
+
 #include "cuda/activity.h"
 #include "cuda/check.h"
 #include "cuda/comm/nccl.h"
@@ -48,6 +50,14 @@ std::string versions() {
          "\nNCCL " + (nccl.version ? std::to_string(nccl.version) + " " + nccl.path : "none: " + nccl.why);
 }
 
+GpuIdentity identity(const Device& device) {
+  const cudaDeviceProp& properties = static_cast<const CudaDevice&>(device).properties();
+  char bus[32] = "";
+  std::snprintf(bus, sizeof bus, "%04x:%02x:%02x.0", static_cast<unsigned>(properties.pciDomainID),
+                static_cast<unsigned>(properties.pciBusID), static_cast<unsigned>(properties.pciDeviceID));
+  return {properties.name, bus};
+}
+
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const KernelFunction& function : kernel_functions()) names.emplace_back(function.name);
@@ -61,6 +71,7 @@ extern "C" __attribute__((visibility("default"))) const deltatune::CudaPlugin* d
     int abi) {
   static const deltatune::CudaPlugin plugin{
       deltatune::cuda::device_count, deltatune::cuda::make_device,       deltatune::cuda::versions,
-      deltatune::cuda::kernel_names, deltatune::cuda::activity_tracer(), deltatune::cuda::make_communicator};
+      deltatune::cuda::kernel_names, deltatune::cuda::activity_tracer(), deltatune::cuda::make_communicator,
+      deltatune::cuda::identity};
   return abi == deltatune::cuda_plugin_abi ? &plugin : nullptr;
 }

@@ -32,6 +32,7 @@ void append_document(Batch& batch, const TokenizedSet& set, int32_t document) {
   batch.cu_seqlens.push_back(static_cast<int32_t>(batch.tokens.size()));
   ++batch.documents;
   batch.real_tokens += length;
+  batch.lengths.push_back(static_cast<int32_t>(length));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct Batch {
   int64_t documents = 0;            ///< segments that are no filler
   int64_t real_tokens = 0;          ///< slots that are no filler
   int64_t num_targets = 0;          ///< targets that are not -100
+  std::vector<int32_t> lengths;     ///< of the documents, in order, without filler
   int64_t row = -1;                 ///< row of the epoch (or of the evaluation); -1: a row of filler only
 };
 

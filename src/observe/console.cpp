@@ -107,6 +107,12 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
     fields.push_back(format("mem {:.1f} GiB", line.mem_peak_gib));
   }
   if (line.eta_s >= 0) fields.push_back("eta " + format_duration(std::round(line.eta_s)));
+  // What tells why mfu is low comes where there is room for it.
+  if (line.gpu_utilisation) fields.push_back(format("gpu {:.0f}%", *line.gpu_utilisation * 100));
+  if (line.roofline_share) fields.push_back(format("roofline {:.0f}%", *line.roofline_share * 100));
+  if (line.host_bound_share && *line.host_bound_share >= 0.01)
+    fields.push_back(format("host {:.0f}%", *line.host_bound_share * 100));
+  if (line.fill > 0 && line.fill < 0.95) fields.push_back(format("fill {:.0f}%", line.fill * 100));
   const auto limit = static_cast<size_t>(std::max(terminal.columns - 1, 1));
   const auto total = [&] {
     size_t width = width_of(head);
@@ -126,7 +132,13 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
   std::string text =
       format("{} step {:>6}/{}  loss {:.4f}  gnorm {:.3g}  lr {:.2e}  tok/s {:.0f}", stamp, line.step,
              line.total_steps, line.loss, line.grad_norm, line.learning_rate, line.tokens_per_s);
+  if (line.tokens_per_s_slots > 0)
+    text +=
+        format(" ({:.0f} supervised, {:.0f} slots)", line.tokens_per_s_supervised, line.tokens_per_s_slots);
   if (line.mfu) text += format("  mfu {:.1f}%", *line.mfu * 100);
+  if (line.roofline_share) text += format("  roofline {:.0f}%", *line.roofline_share * 100);
+  if (line.gpu_utilisation) text += format("  gpu {:.0f}%", *line.gpu_utilisation * 100);
+  if (line.host_bound_share) text += format("  host {:.0f}%", *line.host_bound_share * 100);
   text += format("  data wait {:.2f}s", line.data_wait_s);
   if (line.exposed_comm_s > 0) text += format("  comm wait {:.3f}s", line.exposed_comm_s);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);

@@ -30,14 +30,14 @@ Terminal terminal_of_stderr();
 /// The style for a value of the option `progress` (auto, bar, plain, json, none).
 ProgressStyle progress_style(std::string_view option, const Terminal& terminal);
 
-/// "step 120/983 =====>.... 12%  loss 1.1834 -  31.1k tok/s  mfu 60%  mem 71/139 GiB  eta 1h01m" (with lines
-/// and arrows where the terminal shows Unicode), at most
-/// terminal.columns - 1 wide: the bar shrinks first, then fields go from the right. `previous_loss` (NaN:
-/// none) gives the arrow.
+/// "step 120/983 =====>.... 12%  loss 1.1834 -  31.1k tok/s  mfu 60%  mem 71/139 GiB  eta 1h01m  gpu 99%
+/// roofline 71%" (with lines and arrows where the terminal shows Unicode), at most terminal.columns - 1 wide:
+/// the bar shrinks first, then fields go from the right. Waits, host and fill are there where they cost.
+/// `previous_loss` (NaN: none) gives the arrow.
 std::string live_line(const StepLine& line, const Terminal& terminal, double previous_loss);
 
-/// "2026-11-30 10:22:07 step    120/983  loss 1.1834  gnorm 0.61  lr 9.70e-06  tok/s 31134  ..." without
-/// newline.
+/// "2026-11-30 10:22:07 step    120/983  loss 1.1834  gnorm 0.61  lr 9.70e-06  tok/s 31134 (28249
+/// supervised, 31834 slots)  ..." without newline.
 std::string plain_line(const StepLine& line, std::string_view stamp);
 
 class Console {

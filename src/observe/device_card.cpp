@@ -47,6 +47,9 @@ class CardReader {
     card.sm = text("sm");
     if (!card.sm.empty() && card.sm_number() == 0)
       fail(format("sm is {}; it must be like 9.0", json::quote(card.sm)));
+    if (const json::Value* names = optional("products")) {
+      for (const json::Value& name : names->as_array()) card.products.push_back(name.as_string());
+    }
     const double memory = number("memory_bytes");
     if (memory > 1e18) fail("memory_bytes is no size of a memory");
     card.memory_bytes = static_cast<int64_t>(memory);
@@ -70,9 +73,12 @@ class CardReader {
     throw Error(ErrorKind::data, "device card: " + std::move(what), where_,
                 "see src/observe/devices.json for the form");
   }
-  const json::Value& field(const char* key) {
+  const json::Value* optional(const char* key) {
     read_.emplace_back(key);
-    const json::Value* value = object_.find(key);
+    return object_.find(key);
+  }
+  const json::Value& field(const char* key) {
+    const json::Value* value = optional(key);
     if (value == nullptr) fail(format("{} is missing", key));
     return *value;
   }
@@ -111,6 +117,13 @@ std::vector<DeviceCard> parse_device_cards(std::string_view text, std::string_vi
 const std::vector<DeviceCard>& device_cards() {
   static const std::vector<DeviceCard> cards = parse_device_cards(embedded::devices_json(), "devices.json");
   return cards;
+}
+
+const DeviceCard* card_of_product(std::string_view product) {
+  for (const DeviceCard& card : device_cards()) {
+    if (std::find(card.products.begin(), card.products.end(), product) != card.products.end()) return &card;
+  }
+  return nullptr;
 }
 
 DeviceCard device_card(std::string_view name) {

@@ -14,9 +14,10 @@
 namespace deltatune {
 
 struct DeviceCard {
-  std::string name;   ///< "h200"
-  std::string title;  ///< "NVIDIA H200 SXM 141 GB"
-  std::string sm;     ///< "9.0"; empty for a CPU
+  std::string name;                   ///< "h200"
+  std::string title;                  ///< "NVIDIA H200 SXM 141 GB"
+  std::string sm;                     ///< "9.0"; empty for a CPU
+  std::vector<std::string> products;  ///< names under which the driver shows it; may be none
   int64_t memory_bytes = 0;
   double peak_tflops_bf16_dense = 0;  ///< the denominator of MFU
   double gemm_tflops = 0;             ///< attainable by a large bf16 matrix product
@@ -37,6 +38,10 @@ const std::vector<DeviceCard>& device_cards();
 /// A card by name (case does not matter), or read from a file when `name` ends in ".json" (its first card).
 /// Throws Error{usage} with the known names or what is wrong with the file.
 DeviceCard device_card(std::string_view name);
+
+/// The embedded card of the GPU that the driver calls `product`; nullptr where there is none. The whole name
+/// counts: an "NVIDIA H100 PCIe" or a MIG slice is another device with another peak.
+const DeviceCard* card_of_product(std::string_view product);
 
 /// Cards of a text of devices.json's form. Throws Error{data} for a missing field, a number that is not above
 /// zero, an unknown kind or an unknown key.

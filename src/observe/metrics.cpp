@@ -63,13 +63,24 @@ json::Value step_event(const StepLine& line) {
   event.set("grad_norm", line.grad_norm);
   event.set("learning_rate", line.learning_rate);
   event.set("tokens", line.tokens);
+  event.set("real_tokens", line.real_tokens);
   event.set("target_tokens", line.target_tokens);
   event.set("fill", rounded(line.fill));
   event.set("time_s", rounded(line.time_s));
   event.set("tokens_per_s", rounded(line.tokens_per_s));
+  event.set("tokens_per_s_real", rounded(line.tokens_per_s));
+  event.set("tokens_per_s_supervised", rounded(line.tokens_per_s_supervised));
+  event.set("tokens_per_s_slots", rounded(line.tokens_per_s_slots));
   event.set("tokens_per_s_per_device", rounded(line.tokens_per_s_per_device));
-  if (line.mfu) event.set("mfu", rounded(*line.mfu));
-  if (line.tflops_per_device) event.set("tflops_per_device", rounded(*line.tflops_per_device));
+  const auto where_known = [&](const char* key, const std::optional<double>& value) {
+    if (value) event.set(key, rounded(*value));
+  };
+  where_known("mfu", line.mfu);
+  where_known("tflops_per_device", line.tflops_per_device);
+  where_known("roofline_share", line.roofline_share);
+  where_known("gemm_share", line.gemm_share);
+  where_known("gpu_utilisation", line.gpu_utilisation);
+  where_known("host_bound_share", line.host_bound_share);
   event.set("exposed_comm_s", rounded(line.exposed_comm_s));
   event.set("data_wait_s", rounded(line.data_wait_s));
   event.set("mem_peak_gib", rounded(line.mem_peak_gib));

@@ -28,14 +28,22 @@ struct StepLine {
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   int64_t tokens = 0;         ///< slots of all rows of the step, all ranks
-  int64_t target_tokens = 0;  ///< supervised
+  int64_t real_tokens = 0;    ///< of which tokens of documents
+  int64_t target_tokens = 0;  ///< of which supervised
   double fill = 0;            ///< real tokens / slots
   double time_s = 0;
-  double tokens_per_s = 0;  ///< all ranks
-  double tokens_per_s_per_device = 0;
-  std::optional<double> mfu;  ///< of the device card's dense bf16 peak, 0 to 1
-  std::optional<double> tflops_per_device;
-  double exposed_comm_s = 0;  ///< of time_s, the device of rank 0 waited for other ranks
+  double tokens_per_s = 0;                  ///< real, all ranks
+  double tokens_per_s_supervised = 0;       ///< all ranks
+  double tokens_per_s_slots = 0;            ///< all ranks
+  double tokens_per_s_per_device = 0;       ///< real
+  std::optional<double> mfu;                ///< of the device card's dense bf16 peak, 0 to 1
+  std::optional<double> tflops_per_device;  ///< the FLOPs that MFU counts, 1e12 per second
+  std::optional<double> roofline_share;     ///< least time of the step's rows on the card / time_s
+  std::optional<double> gemm_share;         ///< that of its matrix products alone
+  std::optional<double>
+      gpu_utilisation;  ///< NVML's, of rank 0, mean over the samples since the last step event
+  std::optional<double> host_bound_share;  ///< of time_s, the device waited for the host
+  double exposed_comm_s = 0;               ///< of time_s, the device of rank 0 waited for other ranks
   double data_wait_s = 0;
   double mem_peak_gib = 0;
   double mem_total_gib = 0;   ///< console only; 0: unknown

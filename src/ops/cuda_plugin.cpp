@@ -28,6 +28,12 @@ const CudaPlugin* cuda_plugin(std::string& why) {
   return opened.plugin;
 }
 
+GpuIdentity gpu_identity(const Device& device) {
+  std::string why;
+  const CudaPlugin* plugin = device.is_null() || device.target() != Target::cuda ? nullptr : cuda_plugin(why);
+  return plugin ? plugin->identity(device) : GpuIdentity{};
+}
+
 std::unique_ptr<Device> make_cuda_device(int index) {
   std::string why;
   const CudaPlugin* plugin = cuda_plugin(why);

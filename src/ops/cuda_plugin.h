@@ -18,6 +18,13 @@ class Communicator;
 class HostGroup;
 struct CommOptions;
 
+/// Which GPU a device is, for whoever asks the driver about it by other ways than CUDA's numbers, which
+/// CUDA_VISIBLE_DEVICES reorders.
+struct GpuIdentity {
+  std::string product;     ///< "NVIDIA H200"; empty: not known
+  std::string pci_bus_id;  ///< "0000:1b:00.0", as cudaDeviceGetPCIBusId writes it
+};
+
 struct CudaPlugin {
   /// Number of visible devices; 0 with a reason in `why`.
   int (*device_count)(std::string& why);
@@ -32,9 +39,11 @@ struct CudaPlugin {
   ActivityTracer activity;
   /// The communicator of this process, whose device is one of the plug-in's: comm/cuda_communicator.h.
   std::unique_ptr<Communicator> (*make_communicator)(Device&, std::unique_ptr<HostGroup>, const CommOptions&);
+  /// Of a device of the plug-in's.
+  GpuIdentity (*identity)(const Device&);
 };
 
-inline constexpr int cuda_plugin_abi = 5;
+inline constexpr int cuda_plugin_abi = 6;
 /// The plug-in's only exported symbol: `const CudaPlugin* deltatune_cuda_plugin(int abi)`; nullptr: other
 /// ABI.
 inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";
@@ -42,6 +51,9 @@ inline constexpr const char* cuda_plugin_symbol = "deltatune_cuda_plugin";
 /// Opens the plug-in beside the running program (or in its ../lib) once. nullptr when it is not there or
 /// cannot be loaded; `why` then says which.
 const CudaPlugin* cuda_plugin(std::string& why);
+
+/// Of a device that is a GPU; empty for others.
+GpuIdentity gpu_identity(const Device& device);
 
 /// A CUDA device, or Error{resource} that says what is missing.
 std::unique_ptr<Device> make_cuda_device(int index);

@@ -81,6 +81,7 @@ Batch synthetic_batch(int64_t tokens, int64_t length, int64_t max_documents) {
     for (int64_t t = begin; t < end; ++t) batch.positions.push_back(static_cast<int32_t>(t - begin));
     batch.targets[static_cast<size_t>(end - 1)] = -100;
     batch.cu_seqlens.push_back(static_cast<int32_t>(end));
+    batch.lengths.push_back(static_cast<int32_t>(end - begin));
   }
   batch.documents = documents;
   batch.real_tokens = tokens;
@@ -94,7 +95,8 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
       comm_(comm),
       options_(completed(options)),
       batch_(options_.tokens, options_.max_documents, device.target() == Target::cuda ? cuda_row_unit : 1),
-      graphs_(options_.graph) {
+      graphs_(options_.graph),
+      launches_(device.target() == Target::cuda && !device.is_null()) {
   DELTATUNE_ASSERT(options_.tokens >= 1);
   kernels_ = select_kernels(kernel_request(config, options_, device.facts()));
   if (!device.is_null()) begin_with_kernels(kernels_, options_.allow_slow_kernels);
@@ -251,6 +253,7 @@ void Engine::zero_window(Stream& stream) {
 void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
   const ParamStore::Held before = store_->held();
   bool ran = false;
+  launches_.begin_part(*stream_);
   graphs_.run(*stream_, which, [&] {
     store_->set_held(before);  // a capture that failed has changed it
     store_->begin_part(*stream_);
@@ -264,6 +267,7 @@ void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
   } else {
     store_->set_held(after);
   }
+  launches_.end_part(*stream_, !ran);
 }
 
 void Engine::begin_window() {
@@ -294,6 +298,7 @@ void Engine::forward(const RowInputs& row) {
       store_->release(*stream_, blocks[l]);
     }
   });
+  launches_.begin_part(*stream_);  // of the head; who only looks does not end it
   store_->acquire(*stream_, params.final_group);
 }
 
@@ -325,6 +330,7 @@ void Engine::micro_step(const Batch& batch) {
   store_->begin_gradients(*stream_, params.final_group);
   if (params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
   model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
+  launches_.end_part(*stream_, false);
   part(fresh_ ? StepGraphs::backward_first : StepGraphs::backward, [&] { backward(row); });
   fresh_ = false;
 }
@@ -367,9 +373,11 @@ UpdateResult Engine::finish_update() {
   stream_->download(exchange_->results, scalars_8_);
   if (several) stream_->download(&exchange_->own_squares, store_->own_squares());
   stream_->record(results_known_);
+  launches_.mark_results(*stream_);
   // While the device updates, the host reports and prepares the next row: the device does not wait for it.
   part(StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
   stream_->host_wait(results_known_);
+  launches_.end_step(*stream_);
   store_->sync();  // a collective that failed has left the results wrong
   UpdateResult result;
   result.loss_sum = exchange_->loss_sum;

@@ -18,6 +18,7 @@
 #include "shard/param_store.h"
 #include "tensor/device.h"
 #include "train/device_batch.h"
+#include "train/launch_meter.h"
 #include "train/step_graphs.h"
 
 namespace deltatune {
@@ -78,6 +79,7 @@ class Engine {
   ParamStore& store() { return *store_; }
   const ParamStore& store() const { return *store_; }
   Stream& stream() { return *stream_; }
+  const Stream& stream() const { return *stream_; }
   Device& device() const { return device_; }
   Communicator& comm() const { return comm_; }
 
@@ -107,6 +109,8 @@ class Engine {
   double tuning_seconds() const { return tuning_seconds_; }
   /// How much of the step is captured so far.
   const StepGraphs& graphs() const { return graphs_; }
+  /// How far the host holds the device up, step by step.
+  LaunchMeter& launches() { return launches_; }
 
  private:
   /// What crosses between host and device in update(), in staging memory.
@@ -143,6 +147,7 @@ class Engine {
   std::unique_ptr<ParamStore> store_;
   DeviceBatch batch_;
   StepGraphs graphs_;
+  LaunchMeter launches_;
   std::array<ParamStore::Held, StepGraphs::part_count> held_after_;
   std::vector<Buffer> buffers_;
   Arena kept_, shared_, work_, batch_arena_;

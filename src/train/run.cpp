@@ -18,7 +18,6 @@
 #include "data/hold_out.h"
 #include "data/remote.h"
 #include "observe/console.h"
-#include "observe/metrics.h"
 #include "observe/report.h"
 #include "observe/run_info.h"
 #include "train/checkpoint.h"
@@ -29,6 +28,7 @@
 #include "train/plan.h"
 #include "train/recompute.h"
 #include "train/run_data.h"
+#include "train/run_log.h"
 #include "train/run_stream.h"
 #include "train/save_options.h"
 #include "train/setup.h"
@@ -52,22 +52,6 @@ json::Value plan_json(const MemoryPlan& plan) {
   out.set("regions", std::move(regions));
   return out;
 }
-
-// Sums since the last logged step. Part of the resumable state, so that the line after a resume has the same
-// bits.
-struct LogWindow {
-  double loss_sum = 0;
-  int64_t targets = 0;
-  json::Value to_json() const {
-    json::Value out;
-    out.set("loss_sum", loss_sum);
-    out.set("targets", targets);
-    return out;
-  }
-  static LogWindow from_json(const json::Value& v) {
-    return {v.at("loss_sum").as_number(), v.at("targets").as_integer()};
-  }
-};
 
 // Keys that this version reads for planning only.
 void refuse_unsupported(const Config& config) {
@@ -93,7 +77,8 @@ class TrainingRun {
         resume_(resume_together()),
         info_(output_ / "run.json", context.command_line),
         terminal_(terminal_of_stderr()),
-        console_(progress_style(leads_ ? config.progress : "none", terminal_), terminal_) {
+        console_(progress_style(leads_ ? config.progress : "none", terminal_), terminal_),
+        log_(config, comm, console_) {
     if (leads_) prepare_output_folder(config, resume_.has_value());
     comm_.exchange("");  // nobody goes on before the folder is there
     check_shared_folder(comm_, output_);
@@ -239,6 +224,7 @@ class TrainingRun {
     }
     trainer_ = std::make_unique<Trainer>(*engine_, *stream_, std::move(schedule),
                                          config_.gradient_accumulation_steps);
+    log_.measure(*engine_, *trainer_, source_.tied);
     phases_.end("memory and kernels");
     phases_.split("tuning", engine_->tuning_seconds());
     const fs::path side_files = config_.tokenizer_name_or_path.empty() ? fs::path() : text_.folder;
@@ -275,13 +261,8 @@ class TrainingRun {
         fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
       });
       if (leads_ && config_.overwrite_output_dir) remove_previous_run(output_);
-      if (leads_) truncate_metrics(output_ / "metrics.jsonl", -1);
     }
     started_at_ = trainer_->steps_done();
-    clock_.restart();
-    if (!leads_) return;
-    metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
-    if (engine_->kernels().slow()) metrics_->mark_slow_kernels();
     json::Value fields;
     fields.set("step", trainer_->steps_done());
     fields.set("total_steps", total_steps_);
@@ -293,7 +274,7 @@ class TrainingRun {
                                               {"stalls", remote.stalls},
                                               {"stalled_s", remote.stalled_s}});
     }
-    metrics_->event("start", fields);
+    log_.start(started_at_, total_steps_, engine_->kernels().slow(), std::move(fields));
   }
 
   void warn_of_rounding() const {
@@ -322,11 +303,10 @@ class TrainingRun {
                 config_.weight_rounding);
     }
     trainer_->restore(state.at("trainer"));
-    window_ = LogWindow::from_json(state.at("log_window"));
+    log_.restore_window(state.at("log_window"));
     tokens_seen_ = state.at("tokens_seen").as_integer();
-    history_ = read_trainer_state(*resume_).log_history;
+    log_.history() = read_trainer_state(*resume_).log_history;
     saved_step_ = trainer_->steps_done();
-    if (leads_) truncate_metrics(output_ / "metrics.jsonl", trainer_->steps_done());
     log::info("resumed from {} at step {}", resume_->string(), trainer_->steps_done());
     if (trainer_->done())
       log::info("nothing is left to do: {} of {} steps are done", trainer_->steps_done(), total_steps_);
@@ -347,51 +327,14 @@ class TrainingRun {
     tokens_seen_ += report.tokens;
     if (report.nonfinite) handle_nonfinite(report);
     if (report.empty) {
-      warn(report.step, format("step {} has no supervised target; weights are unchanged", report.step));
-    }
-    if (!report.nonfinite) {
-      window_.loss_sum += report.loss_sum;
-      window_.targets += report.targets;
+      log_.warn(report.step, format("step {} has no supervised target; weights are unchanged", report.step));
     }
     const bool last = trainer_->done();
     const auto due = [&](int64_t every) { return every > 0 && (report.step % every == 0 || last); };
-    log_step(report, due(config_.logging_steps));
+    log_.step(report, due(config_.logging_steps));
     if (eval_set_ && due(config_.eval_steps) && config_.eval_steps > 0) run_evaluation();
     if (const auto saved = saver_->poll()) report_save(*saved);
     if (config_.save_steps > 0 && report.step % config_.save_steps == 0) save();
-  }
-
-  void log_step(const StepReport& report, bool logged) {
-    StepLine line;
-    line.step = report.step;
-    line.total_steps = total_steps_;
-    line.epoch = report.epoch;
-    // Nothing that counts since the last line: there is no loss to show.
-    line.loss = window_.targets > 0 ? window_.loss_sum / static_cast<double>(window_.targets)
-                                    : std::numeric_limits<double>::quiet_NaN();
-    line.grad_norm = report.grad_norm;
-    line.learning_rate = report.learning_rate;
-    line.tokens = report.slots;
-    line.target_tokens = report.targets;
-    line.fill = static_cast<double>(report.tokens) / static_cast<double>(report.slots);
-    line.time_s = report.seconds;
-    line.tokens_per_s = static_cast<double>(report.tokens) / report.seconds;
-    line.tokens_per_s_per_device = line.tokens_per_s / comm_.world_size();
-    line.data_wait_s = report.data_seconds;
-    line.exposed_comm_s = report.comm_seconds;
-    line.mem_peak_gib = static_cast<double>(device_.plan().total()) / double(1 << 30);
-    const auto left = static_cast<double>(total_steps_ - report.step);
-    line.slow_kernels = engine_->kernels().slow();
-    line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) * left;
-    console_.step(line, logged);
-    if (!logged) return;
-    if (leads_) metrics_->step(line);
-    history_.push_back(
-        {report.epoch,
-         report.step,
-         {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
-    window_ = {};
-    refresh_report();
   }
 
   void handle_nonfinite(const StepReport& report) {
@@ -401,12 +344,12 @@ class TrainingRun {
     const std::vector<int>& ranks = report.nonfinite_ranks;
     const std::string whose = ranks.empty() ? "" : name_ranks(ranks) + ", ";
     if (!ranks.empty()) fields.set("ranks", json::Array(ranks.begin(), ranks.end()));
-    if (leads_) metrics_->event("nan", fields);
+    log_.event("nan", fields);
     if (config_.on_nonfinite == "skip") {
-      warn(report.step,
-           format("{}step {}: loss or gradient is not finite; {}", whose, report.step,
-                  config_.gradient_release ? "blocks from the first such gradient on are not updated"
-                                           : "the step is skipped"));
+      log_.warn(report.step,
+                format("{}step {}: loss or gradient is not finite; {}", whose, report.step,
+                       config_.gradient_release ? "blocks from the first such gradient on are not updated"
+                                                : "the step is skipped"));
       return;
     }
     finish_save();  // of an earlier step, which was sound; all ranks come here
@@ -415,15 +358,6 @@ class TrainingRun {
                        report.loss_sum, report.grad_norm),
                 "lower learning_rate, look at the rows with `deltatune data show`, or skip such steps with "
                 "on_nonfinite: skip; the last checkpoint is kept");
-  }
-
-  void warn(int64_t step, const std::string& message) {
-    if (!leads_) return;
-    log::warn("{}", message);
-    json::Value fields;
-    fields.set("step", step);
-    fields.set("message", message);
-    metrics_->event("warning", fields);
   }
 
   void run_evaluation() {
@@ -437,10 +371,10 @@ class TrainingRun {
     fields.set("eval_loss", result.loss());
     fields.set("eval_tokens", result.targets);
     fields.set("time_s", result.seconds);
-    if (leads_) metrics_->event("eval", fields);
-    history_.push_back({stream_->epoch_progress(),
-                        trainer_->steps_done(),
-                        {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
+    log_.event("eval", fields);
+    log_.history().push_back({stream_->epoch_progress(),
+                              trainer_->steps_done(),
+                              {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
     log::info("step {}: eval_loss {:.4f} over {} targets", trainer_->steps_done(), result.loss(),
               format_count(result.targets));
     evaluated_step_ = trainer_->steps_done();
@@ -456,19 +390,19 @@ class TrainingRun {
     state.eval_steps = config_.eval_steps;
     state.save_steps = config_.save_steps;
     state.num_input_tokens_seen = tokens_seen_;
-    state.log_history = history_;
+    state.log_history = log_.history();
     return state;
   }
 
   void save() {
     at("saving");
     finish_save();
-    if (leads_) metrics_->sync();
+    log_.sync();
     json::Value state;
     state.set("trainer", trainer_->state());
     state.set("dtype", config_.dtype);
     state.set("weight_rounding", config_.weight_rounding);
-    state.set("log_window", window_.to_json());
+    state.set("log_window", log_.window());
     state.set("tokens_seen", tokens_seen_);
     saved_step_ = trainer_->steps_done();
     if (!saver_->start(saved_step_, state, trainer_state())) finish_save();
@@ -496,11 +430,11 @@ class TrainingRun {
     fields.set("bytes", save.bytes);
     fields.set("gb_per_s", rate);
     fields.set("background", save.background);
-    metrics_->event("save", fields);
+    log_.event("save", fields);
     log::info("saved {}: {} in {}, {:.2f} GB/s; training stood still for {}", save.folder.string(),
               format_bytes(static_cast<uint64_t>(save.bytes)), format_duration(save.write_s), rate,
               format_duration(save.stall_s));
-    refresh_report();
+    log_.refresh_report();
   }
 
   void finish() {
@@ -517,24 +451,11 @@ class TrainingRun {
     if (!leads_) return;
     json::Value fields;
     fields.set("step", trainer_->steps_done());
-    fields.set("time_s", clock_.seconds());
+    fields.set("time_s", log_.seconds());
     fields.set("tokens_seen", tokens_seen_);
-    metrics_->event("end", fields);
+    log_.event("end", fields);
     log::info("done: {} steps in {}; model in {}, report in {}", trainer_->steps_done(),
-              format_duration(clock_.seconds()), output_.string(), (output_ / "report.html").string());
-  }
-
-  // The page is for looking at a running job: at most every few seconds, and a failure to write it stops
-  // nothing.
-  void refresh_report() {
-    if (!leads_ || (reported_ && report_clock_.seconds() < 5)) return;
-    reported_ = true;
-    report_clock_.restart();
-    try {
-      write_report(output_);
-    } catch (const Error& error) {
-      log::warn("report.html was not written: {}", error.what());
-    }
+              format_duration(log_.seconds()), output_.string(), (output_ / "report.html").string());
   }
 
   void finish_failed(const Error& error) {
@@ -559,6 +480,7 @@ class TrainingRun {
   RunInfo info_;
   Terminal terminal_;
   Console console_;
+  RunLog log_;
   ModelSource source_;
   TextSource text_;
   TokenizedSet train_set_;
@@ -568,9 +490,6 @@ class TrainingRun {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<CheckpointSaver> saver_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<MetricsWriter> metrics_;
-  LogWindow window_;
-  std::vector<LogEntry> history_;
   Phases phases_;
   int64_t total_steps_ = 0;
   int64_t tokens_seen_ = 0;
@@ -578,9 +497,6 @@ class TrainingRun {
   int64_t evaluated_step_ = -1;
   int64_t started_at_ = 0;
   uint64_t allocations_ = 0;
-  Stopwatch clock_;
-  Stopwatch report_clock_;
-  bool reported_ = false;
 };
 
 }  // namespace

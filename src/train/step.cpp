@@ -1,6 +1,7 @@
 // The step.
 #include "train/step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -24,11 +25,21 @@ Batch Trainer::next_row(StepReport& report) {
   report.tokens += batch.real_tokens;
   report.slots += static_cast<int64_t>(batch.tokens.size());
   report.documents += batch.documents;
+  report.work += row_work(batch);
+  if (roofline_ != nullptr) roofline_->row(batch);
   return batch;
 }
 
 void Trainer::sum_counts(StepReport& report) {
-  sum_over_ranks(engine_.comm(), {&report.targets, &report.tokens, &report.slots, &report.documents});
+  int64_t roofline_ns = roofline_ ? static_cast<int64_t>(roofline_->seconds() * 1e9) : 0;
+  int64_t matmul_ns = roofline_ ? static_cast<int64_t>(roofline_->matmul_seconds() * 1e9) : 0;
+  RowWork& work = report.work;
+  sum_over_ranks(engine_.comm(),
+                 {&report.targets, &report.tokens, &report.slots, &report.documents, &work.tokens,
+                  &work.targets, &work.pairs, &work.chunk_squares, &roofline_ns, &matmul_ns});
+  const double per_rank = 1e-9 / engine_.comm().world_size();
+  report.roofline_seconds = per_rank * static_cast<double>(roofline_ns);
+  report.matmul_seconds = per_rank * static_cast<double>(matmul_ns);
 }
 
 UpdateResult Trainer::accumulate_and_update(StepReport& report) {
@@ -58,6 +69,8 @@ UpdateResult Trainer::update_inside_backward(StepReport& report) {
 StepReport Trainer::step() {
   const Stopwatch clock;
   const double waited_before = engine_.comm().waited_s();
+  if (roofline_ != nullptr) roofline_->begin();
+  engine_.launches().begin_step(engine_.stream());
   StepReport report;
   report.learning_rate = schedule_.rate(steps_done_);
   const UpdateResult result =
@@ -75,6 +88,9 @@ StepReport Trainer::step() {
   report.step = ++steps_done_;
   report.epoch = stream_.epoch_progress();
   report.seconds = clock.seconds();
+  // Waiting for data has a figure of its own.
+  const double host_bound = engine_.launches().host_bound_seconds();
+  if (host_bound >= 0) report.host_bound_seconds = std::max(0.0, host_bound - report.data_seconds);
   report.comm_seconds = engine_.comm().waited_s() - waited_before;
   return report;
 }

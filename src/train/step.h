@@ -7,7 +7,9 @@
 #include "base/json.h"
 #include "data/row_stream.h"
 #include "train/engine.h"
+#include "train/model_flops.h"
 #include "train/schedule.h"
+#include "train/step_roofline.h"
 
 namespace deltatune {
 
@@ -20,11 +22,15 @@ struct StepReport {
   int64_t tokens = 0;   ///< tokens of documents
   int64_t slots = 0;    ///< micro-batches x T
   int64_t documents = 0;
-  double grad_norm = 0;  ///< of the mean loss, before clipping
+  RowWork work;                 ///< what MFU counts
+  double roofline_seconds = 0;  ///< mean over ranks, see StepRoofline; 0: there is none
+  double matmul_seconds = 0;    ///< likewise
+  double grad_norm = 0;         ///< of the mean loss, before clipping
   double learning_rate = 0;
   double seconds = 0;                ///< of this rank
   double data_seconds = 0;           ///< of which waiting for batches
   double comm_seconds = 0;           ///< in which the device has waited for other ranks; 0: not measured
+  double host_bound_seconds = -1;    ///< see LaunchMeter; below 0: not measured
   bool nonfinite = false;            ///< loss or gradient: nothing was updated
   std::vector<int> nonfinite_ranks;  ///< whose it was, as far as that is known
   bool empty = false;                ///< no target in the whole window: nothing was updated
@@ -36,6 +42,9 @@ class Trainer {
  public:
   /// Engine and stream must outlive it. total_steps: the length of the schedule and of the run.
   Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t accumulation);
+  /// From now on reports have roofline times, of `rows`, which must outlive the trainer. On all ranks or
+  /// none.
+  void measure_roofline(StepRoofline& rows) { roofline_ = &rows; }
 
   /// Runs the next step. A window whose loss or gradient is not finite changes neither weights nor moments
   /// (with gradient release: no more of them, see Engine::single_step); so does one without any target.
@@ -62,6 +71,7 @@ class Trainer {
   RowStream& stream_;
   Schedule schedule_;
   int64_t accumulation_;
+  StepRoofline* roofline_ = nullptr;
   int64_t steps_done_ = 0;
   int64_t updates_done_ = 0;  ///< the n of the bias corrections: skipped steps do not count
 };

@@ -44,6 +44,7 @@ inline Batch packed_row(const std::vector<Document>& documents, int64_t tokens) 
       b.num_targets += b.targets.back() != -100;
     }
     b.cu_seqlens.push_back(static_cast<int32_t>(b.tokens.size()));
+    b.lengths.push_back(static_cast<int32_t>(d.ids.size()));
   }
   b.documents = static_cast<int64_t>(documents.size());
   b.real_tokens = static_cast<int64_t>(b.tokens.size());

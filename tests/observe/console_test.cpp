@@ -75,6 +75,36 @@ TEST(Console, PlainLineIsTheDocumentedOne) {
       "data wait 0.00s  mem 71.2GiB  eta 1h01m");
 }
 
+StepLine metered() {
+  StepLine line = example();
+  line.tokens_per_s_supervised = 28249;
+  line.tokens_per_s_slots = 31834;
+  line.roofline_share = 0.712;
+  line.gpu_utilisation = 0.99;
+  line.host_bound_share = 0.034;
+  line.fill = 0.61;
+  return line;
+}
+
+TEST(Console, MetersStandBesideEachOther) {
+  EXPECT_EQ(
+      plain_line(metered(), "2026-11-30 10:22:07"),
+      "2026-11-30 10:22:07 step    120/983  loss 1.1834  gnorm 0.61  lr 9.70e-06  tok/s 31134 (28249 "
+      "supervised, 31834 slots)  mfu 60.3%  roofline 71%  gpu 99%  host 3%  data wait 0.00s  mem 71.2GiB  "
+      "eta 1h01m");
+  const std::string wide = live_line(metered(), terminal(150), 1.2);
+  EXPECT_NE(wide.find("mfu 60%  mem 71/139 GiB  eta 1h01m  gpu 99%  roofline 71%  host 3%  fill 61%"),
+            std::string::npos)
+      << wide;
+  const std::string narrow = live_line(metered(), terminal(90), 1.2);
+  EXPECT_NE(narrow.find("eta 1h01m"), std::string::npos) << narrow;
+  EXPECT_EQ(narrow.find("roofline"), std::string::npos) << narrow;
+  for (int columns = 1; columns <= 200; ++columns) {
+    EXPECT_LE(columns_of(live_line(metered(), terminal(columns), 1.2)),
+              static_cast<size_t>(std::max(columns - 1, 1)));
+  }
+}
+
 TEST(Console, LiveLineHasAllFieldsWhereThereIsRoom) {
   const std::string line = live_line(example(), terminal(120), 1.2);
   for (const char* part : {"step 120/983", "12%", "loss 1.1834 \u2193", "31.1k tok/s", "mfu 60%",

@@ -25,6 +25,20 @@ TEST(DeviceCard, HopperPeakIsTheDenseOne) {
   EXPECT_EQ(device_card("h200").memory_bytes, int64_t{143771} * 1024 * 1024);
 }
 
+// The sparse peak (1,979), an A100's (312), and those of PCIe cards (756, 835) have all been divided by.
+TEST(DeviceCard, AGpuIsKnownByItsWholeName) {
+  ASSERT_NE(card_of_product("NVIDIA H200"), nullptr);
+  EXPECT_EQ(card_of_product("NVIDIA H200")->name, "h200");
+  EXPECT_EQ(card_of_product("NVIDIA H100 80GB HBM3")->name, "h100");
+  for (const char* product : {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200 NVL",
+                              "NVIDIA H200 MIG 1g.18gb", "NVIDIA A100-SXM4-80GB", "nvidia h200", ""}) {
+    EXPECT_EQ(card_of_product(product), nullptr) << product;
+  }
+  for (const DeviceCard& card : device_cards()) {
+    EXPECT_TRUE(card.products.empty() || card.peak_tflops_bf16_dense == 989) << card.name;
+  }
+}
+
 TEST(DeviceCard, EveryNumberHasASourceAndIsConsistent) {
   for (const DeviceCard& card : device_cards()) {
     EXPECT_EQ(card.sources.size(), 8u) << card.name;

@@ -33,14 +33,19 @@ StepLine step(int64_t number) {
 TEST(Metrics, StepEventHasTheDocumentedNames) {
   StepLine line = step(120);
   const json::Value bare = step_event(line);
-  for (const char* key : {"event", "step", "epoch", "loss", "grad_norm", "learning_rate", "tokens",
-                          "target_tokens", "fill", "time_s", "tokens_per_s", "tokens_per_s_per_device",
-                          "exposed_comm_s", "data_wait_s", "mem_peak_gib"}) {
+  for (const char* key :
+       {"event", "step", "epoch", "loss", "grad_norm", "learning_rate", "tokens", "real_tokens",
+        "target_tokens", "fill", "time_s", "tokens_per_s", "tokens_per_s_real", "tokens_per_s_supervised",
+        "tokens_per_s_slots", "tokens_per_s_per_device", "exposed_comm_s", "data_wait_s", "mem_peak_gib"}) {
     EXPECT_NE(bare.find(key), nullptr) << key;
   }
-  EXPECT_EQ(bare.find("mfu"), nullptr);
-  line.mfu = 0.603;
-  EXPECT_NE(step_event(line).find("mfu"), nullptr);
+  line.mfu = line.tflops_per_device = line.roofline_share = line.gemm_share = line.gpu_utilisation =
+      line.host_bound_share = 0.603;
+  for (const char* key :
+       {"mfu", "tflops_per_device", "roofline_share", "gemm_share", "gpu_utilisation", "host_bound_share"}) {
+    EXPECT_EQ(bare.find(key), nullptr) << key;
+    EXPECT_EQ(step_event(line).at(key).as_number(), 0.603) << key;
+  }
   EXPECT_EQ(bare.at("loss").as_number(), line.loss);
   EXPECT_EQ(bare.at("time_s").as_number(), 4.21123);
 }

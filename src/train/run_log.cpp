@@ -1,0 +1,116 @@
+// Lines, events and pages of a run.
+#include "train/run_log.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/exchange.h"
+#include "observe/report.h"
+#include "ops/cuda_plugin.h"
+
+namespace deltatune {
+
+RunLog::RunLog(const Config& config, Communicator& comm, Console& console)
+    : config_(config), comm_(comm), console_(console), output_(config.output_dir), leads_(comm.rank() == 0) {}
+
+void RunLog::measure(Engine& engine, Trainer& trainer, bool tied) {
+  const Device& device = engine.device();
+  model_ = &engine.model().config();
+  mem_peak_gib_ = static_cast<double>(device.plan().total()) / double(1 << 30);
+  device_ = meter_device(device.target(), gpu_identity(device).product);
+  log::info("{}", device_.note);
+  // Ranks on different GPUs: a sum over all needs all.
+  const bool all =
+      ranks_where(comm_, device_.card.has_value()).size() == static_cast<size_t>(comm_.world_size());
+  if (!all) return;
+  roofline_ = std::make_unique<StepRoofline>(*model_, tied, engine.options(), device.facts(),
+                                             comm_.world_size(), *device_.card);
+  trainer.measure_roofline(*roofline_);
+}
+
+void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields) {
+  started_at_ = steps;
+  total_steps_ = total_steps;
+  slow_kernels_ = slow_kernels;
+  clock_.restart();
+  if (!leads_) return;
+  truncate_metrics(output_ / "metrics.jsonl", steps > 0 ? steps : -1);
+  metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
+  if (slow_kernels) metrics_->mark_slow_kernels();
+  event("start", fields);
+}
+
+void RunLog::step(const StepReport& report, bool logged) {
+  if (!report.nonfinite) {
+    loss_sum_ += report.loss_sum;
+    targets_ += report.targets;
+  }
+  StepLine line;
+  line.step = report.step;
+  line.total_steps = total_steps_;
+  line.epoch = report.epoch;
+  // Nothing that counts since the last line: there is no loss to show.
+  line.loss =
+      targets_ > 0 ? loss_sum_ / static_cast<double>(targets_) : std::numeric_limits<double>::quiet_NaN();
+  line.grad_norm = report.grad_norm;
+  line.learning_rate = report.learning_rate;
+  set_meters(line, report, *model_, device_, comm_.world_size());
+  line.mem_peak_gib = mem_peak_gib_;
+  line.slow_kernels = slow_kernels_;
+  line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) *
+               static_cast<double>(total_steps_ - report.step);
+  console_.step(line, logged);
+  if (!logged) return;
+  if (leads_) metrics_->step(line);
+  history_.push_back(
+      {report.epoch,
+       report.step,
+       {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
+  loss_sum_ = 0;
+  targets_ = 0;
+  refresh_report();
+}
+
+void RunLog::event(std::string_view name, const json::Value& fields) {
+  if (leads_) metrics_->event(name, fields);
+}
+
+void RunLog::warn(int64_t step, const std::string& message) {
+  if (!leads_) return;
+  log::warn("{}", message);
+  json::Value fields;
+  fields.set("step", step);
+  fields.set("message", message);
+  event("warning", fields);
+}
+
+void RunLog::sync() {
+  if (leads_) metrics_->sync();
+}
+
+void RunLog::refresh_report() {
+  if (!leads_ || (reported_ && report_clock_.seconds() < 5)) return;
+  reported_ = true;
+  report_clock_.restart();
+  try {
+    write_report(output_);
+  } catch (const Error& error) {
+    log::warn("report.html was not written: {}", error.what());
+  }
+}
+
+json::Value RunLog::window() const {
+  json::Value out;
+  out.set("loss_sum", loss_sum_);
+  out.set("targets", targets_);
+  return out;
+}
+
+void RunLog::restore_window(const json::Value& window) {
+  loss_sum_ = window.at("loss_sum").as_number();
+  targets_ = window.at("targets").as_integer();
+}
+
+}  // namespace deltatune

@@ -1,0 +1,77 @@
+// RunLog: what a training run writes about itself while it goes - metrics, meters, the report page, the log
+// history of checkpoints. Only rank 0 writes; the other ranks keep the history, which their checkpoints have.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "comm/communicator.h"
+#include "io/trainer_state.h"
+#include "observe/console.h"
+#include "observe/metrics.h"
+#include "train/config.h"
+#include "train/engine.h"
+#include "train/meters.h"
+#include "train/step.h"
+
+namespace deltatune {
+
+class RunLog {
+ public:
+  /// Nothing is opened yet. Config, communicator and console must outlive it.
+  RunLog(const Config& config, Communicator& comm, Console& console);
+
+  /// What the meters compare with, and the rows' roofline; one log line. All ranks call it.
+  void measure(Engine& engine, Trainer& trainer, bool tied);
+  /// Opens the files, for a run that has done `steps` steps (0: a new one): what they hold of later steps is
+  /// removed. Writes the start event with `fields`.
+  void start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields);
+
+  /// A step that is done: console, and where `logged` metrics, history and report.
+  void step(const StepReport& report, bool logged);
+  void event(std::string_view name, const json::Value& fields);
+  /// In the log and in the metrics.
+  void warn(int64_t step, const std::string& message);
+  /// What was written so far reaches the disk before a checkpoint claims it.
+  void sync();
+  /// The page is for looking at a running job: at most every few seconds, and a failure to write it stops
+  /// nothing.
+  void refresh_report();
+
+  std::vector<LogEntry>& history() { return history_; }
+  const std::vector<LogEntry>& history() const { return history_; }
+  /// Sums since the last logged step, which a checkpoint keeps: the line after a resume has the same bits.
+  json::Value window() const;
+  void restore_window(const json::Value& window);
+  /// Since start().
+  double seconds() const { return clock_.seconds(); }
+
+ private:
+  const Config& config_;
+  Communicator& comm_;
+  Console& console_;
+  fs::path output_;
+  bool leads_;
+  const ModelConfig* model_ = nullptr;
+  MeterDevice device_;
+  std::unique_ptr<StepRoofline> roofline_;
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::vector<LogEntry> history_;
+  double loss_sum_ = 0;
+  int64_t targets_ = 0;
+  int64_t total_steps_ = 0;
+  int64_t started_at_ = 0;
+  double mem_peak_gib_ = 0;
+  bool slow_kernels_ = false;
+  Stopwatch clock_;
+  Stopwatch report_clock_;
+  bool reported_ = false;
+};
+
+}  // namespace deltatune
