@@ -1,22 +1,35 @@
-// `deltatune report output_dir`: writes report.html anew from the files of a running or finished run.
+// `deltatune report output_dir [other]`: writes report.html anew from the files of a running or finished run,
+// or one page with two runs side by side into the first folder.
 #include <cstdio>
 
-#include "base/error.h"
 #include "base/format.h"
+#include "cli/run_files.h"
 #include "cli/verbs.h"
 #include "observe/report.h"
 
 namespace deltatune::cli {
+namespace {
+
+std::string folder_name(const fs::path& path) {
+  const fs::path clean = fs::absolute(path).lexically_normal();
+  return (clean.filename().empty() ? clean.parent_path() : clean).filename().string();
+}
+
+}  // namespace
 
 int verb_report(const Invocation& call) {
-  const fs::path folder = call.arguments[0];
-  std::error_code code;
-  if (!fs::exists(folder / "metrics.jsonl", code)) {
-    throw Error(ErrorKind::data, format("there is no metrics.jsonl in {}", folder.string()), folder.string(),
-                "give the output_dir of a run");
+  const RunFolder first = open_run(call.arguments[0]);
+  fs::path page = first.folder() / "report.html";
+  if (call.arguments.size() == 1) {
+    write_report(first, first.record().findings);
+  } else {
+    const RunFolder second = open_run(call.arguments[1]);
+    page = first.folder() / format("report-with-{}.html", folder_name(second.folder()));
+    const json::Value runs[] = {report_data(first, first.record().findings),
+                                report_data(second, second.record().findings)};
+    write_file_atomic(page, report_html(runs, first.title() + " and " + second.title()));
   }
-  write_report(folder);
-  std::printf("%s\n", (folder / "report.html").c_str());
+  std::printf("%s\n", page.c_str());
   return 0;
 }
 

@@ -52,8 +52,9 @@ constexpr Verb table[] = {
      Takes::path, reader::inspect, verb_inspect},
     {"doctor", nullptr, "", "versions, processor, memory, GPUs and environment", Takes::none, reader::doctor,
      verb_doctor},
-    {"report", nullptr, "output_dir/", "write report.html from the files of a running or finished run",
-     Takes::path, reader::report, verb_report},
+    {"report", nullptr, "output_dir/ [other/]",
+     "write report.html of a running or finished run, or a page of two side by side", Takes::paths,
+     reader::report, verb_report},
     {"help", nullptr, "[verb]", "explain a verb, or the keys: help --options [key]", Takes::words, 0,
      verb_help},
 };
@@ -114,12 +115,13 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
     call.arguments = line.positional;
     return;
   }
-  const size_t most = verb.takes == Takes::none ? 0 : 1;
+  const bool path = verb.takes == Takes::path || verb.takes == Takes::paths;
+  const size_t most = verb.takes == Takes::none ? 0 : verb.takes == Takes::paths ? 2 : 1;
   if (line.positional.size() > most) {
     throw Error(ErrorKind::usage, format("unexpected argument {}", line.positional[most]), "command line",
                 format("usage: deltatune {} {}", verb.name, verb.argument));
   }
-  if (verb.takes == Takes::path && line.positional.empty()) {
+  if (path && line.positional.empty()) {
     throw Error(ErrorKind::usage, format("{} needs {}", verb.name, verb.argument), "command line",
                 format("usage: deltatune {} {}", verb.name, verb.argument));
   }
@@ -135,7 +137,7 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
     // As a list of one: a name is a name, whatever YAML would see in it.
     line.flags.push_back({"dataset", "[" + json::quote(word) + "]", verb.argument});
   }
-  if (verb.takes == Takes::path) call.arguments = line.positional;
+  if (path) call.arguments = line.positional;
   if (verb.takes == Takes::model)
     line.flags.push_back({"model_name_or_path", line.positional[0], verb.argument});
 }

@@ -25,6 +25,7 @@ enum class Takes {
   config,  ///< one YAML file, optional
   data,    ///< one YAML file (.yaml, .yml), or else one entry of `dataset`; optional
   path,    ///< one file or folder, required, in arguments[0]
+  paths,   ///< one or two folders, in arguments
   model,   ///< one checkpoint, optional; sets model_name_or_path
   words,   ///< any number of words
   none,

@@ -2,6 +2,7 @@
 #include "data/stats.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 
@@ -39,6 +40,12 @@ json::Value skipped_json(const DatasetCounts& counts) {
     if (count > 0) out.set(name_of(static_cast<RowProblem>(i)), count);
   }
   return out;
+}
+
+json::Value lengths_json(const LengthStats& lengths) {
+  return json::Object{{"count", lengths.count}, {"min", lengths.min}, {"p50", lengths.p50},
+                      {"p90", lengths.p90},     {"p99", lengths.p99}, {"max", lengths.max},
+                      {"mean", lengths.mean}};
 }
 
 // "system 3  user 10  assistant 10"
@@ -86,17 +93,45 @@ DataStats data_stats(const TokenizedSet& set, const TokenizedSet& trained, const
   return out;
 }
 
+json::Value dataset_json(const TokenizedSet& set) {
+  const DatasetCounts& counts = set.counts();
+  std::vector<int64_t> rows;  // by the bits of length - 1
+  for (const int32_t length : set.raw_lengths()) {
+    const auto bin = static_cast<size_t>(std::bit_width(static_cast<uint32_t>(std::max(length, 1) - 1)));
+    if (bin >= rows.size()) rows.resize(bin + 1);
+    ++rows[bin];
+  }
+  json::Array histogram;
+  for (size_t bin = 0; bin < rows.size(); ++bin) {
+    if (histogram.empty() && rows[bin] == 0) continue;
+    histogram.emplace_back(json::Array{int64_t{1} << bin, rows[bin]});
+  }
+  return json::Object{{"rows", counts.rows},
+                      {"conversations", counts.conversations},
+                      {"tokens", counts.tokens},
+                      {"supervised_tokens", counts.targets},
+                      {"supervised_share", ratio(counts.targets, counts.tokens)},
+                      {"lengths", lengths_json(length_stats(set.raw_lengths()))},
+                      {"truncated", counts.truncated},
+                      {"dropped", counts.dropped},
+                      {"split", counts.split},
+                      {"tokens_cut", counts.tokens_cut},
+                      {"skipped", counts.skipped_rows()},
+                      {"empty", counts.empty},
+                      {"all_masked", counts.all_masked},
+                      {"masked_by_overflow", counts.masked_by_overflow},
+                      {"duplicates", counts.duplicates},
+                      {"histogram", std::move(histogram)}};
+}
+
 json::Value DataStats::to_json() const {
-  const json::Object length_members = {{"count", lengths.count}, {"min", lengths.min}, {"p50", lengths.p50},
-                                       {"p90", lengths.p90},     {"p99", lengths.p99}, {"max", lengths.max},
-                                       {"mean", lengths.mean}};
   return json::Object{{"rows", counts.rows},
                       {"conversations", counts.conversations},
                       {"held_out", held_out},
                       {"tokens", counts.tokens},
                       {"supervised_tokens", counts.targets},
                       {"supervised_share", supervised_share},
-                      {"lengths", length_members},
+                      {"lengths", lengths_json(lengths)},
                       {"max_length", max_length},
                       {"truncated", counts.truncated},
                       {"dropped", counts.dropped},

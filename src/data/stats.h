@@ -49,6 +49,10 @@ struct DataStats {
 /// {"system": 3, "user": 10, ...}: messages by role.
 json::Value messages_json(const DatasetCounts& counts);
 
+/// What run.json keeps of a dataset: counts, lengths, and under "histogram" [upper edge, rows] by powers of
+/// two of the rows' lengths before overflow.
+json::Value dataset_json(const TokenizedSet& set);
+
 /// Nearest-rank percentile, 0 < percent <= 100; `sorted` ascending, not empty.
 int64_t percentile(const std::vector<int32_t>& sorted, double percent);
 

@@ -17,6 +17,7 @@
 #include "comm/exchange.h"
 #include "data/hold_out.h"
 #include "data/remote.h"
+#include "data/stats.h"
 #include "observe/console.h"
 #include "observe/report.h"
 #include "observe/run_info.h"
@@ -38,17 +39,20 @@
 namespace deltatune {
 namespace {
 
-json::Value plan_json(const MemoryPlan& plan) {
+// available: what the run might have taken.
+json::Value plan_json(const MemoryPlan& plan, uint64_t available) {
   json::Array regions;
   for (const Region& region : plan.regions()) {
     json::Value item;
     item.set("name", region.name);
     item.set("lifetime", name_of(region.lifetime));
     item.set("bytes", static_cast<int64_t>(region.bytes));
+    if (region.host) item.set("host", true);
     regions.push_back(std::move(item));
   }
   json::Value out;
   out.set("total_bytes", static_cast<int64_t>(plan.total()));
+  out.set("available_bytes", static_cast<double>(available));
   out.set("regions", std::move(regions));
   return out;
 }
@@ -78,7 +82,7 @@ class TrainingRun {
         info_(output_ / "run.json", context.command_line),
         terminal_(terminal_of_stderr()),
         console_(progress_style(leads_ ? config.progress : "none", terminal_), terminal_),
-        log_(config, comm, console_) {
+        log_(config, comm, console_, context.report) {
     if (leads_) prepare_output_folder(config, resume_.has_value());
     comm_.exchange("");  // nobody goes on before the folder is there
     check_shared_folder(comm_, output_);
@@ -93,7 +97,7 @@ class TrainingRun {
       const int code = run_steps();
       if (config_.dry_run || !leads_) return code;
       info_.finish(code);
-      write_report(output_);
+      log_.write_page(true);
       return code;
     } catch (const Error& error) {
       finish_failed(error);
@@ -160,6 +164,7 @@ class TrainingRun {
     if (!config_.streaming) {
       train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
       if (!config_.dry_run && leads_) write_skipped_rows(train_set_, output_);
+      data_facts_ = dataset_json(train_set_);
     } else if (!config_.dry_run && leads_) {
       skipped_rows_ = std::make_shared<SkippedRowsFile>(output_ / "skipped_rows.jsonl", resume_.has_value());
     }
@@ -233,7 +238,8 @@ class TrainingRun {
     phases_.end("memory for saves");
     allocations_ = device_.allocation_count();
     if (!leads_) return;
-    info_.set("plan", plan_json(device_.plan()));
+    info_.set("plan", plan_json(device_.plan(), budget));
+    if (!data_facts_.is_null()) info_.set("data", data_facts_);
     if (device_.target() == Target::cuda) info_.set("kernels", kernels_json(engine_->kernels()));
     info_.set("recompute", choice.name);
     info_.set("data_fingerprint", stream_->fingerprint());
@@ -463,7 +469,7 @@ class TrainingRun {
     if (config_.dry_run || !leads_) return;
     try {
       info_.finish(exit_code(error.kind()), error.what());
-      write_report(output_);
+      log_.write_page(true);
     } catch (const Error& second) {
       log::warn("run.json and report.html do not show the end of the run: {}", second.what());
     }
@@ -497,6 +503,7 @@ class TrainingRun {
   int64_t evaluated_step_ = -1;
   int64_t started_at_ = 0;
   uint64_t allocations_ = 0;
+  json::Value data_facts_;  // of the dataset before a part is held out; null: of a run that streams
 };
 
 }  // namespace

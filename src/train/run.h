@@ -2,6 +2,7 @@
 // resuming.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "comm/communicator.h"
@@ -16,6 +17,9 @@ struct RunContext {
   std::string command_line;
   std::string resolved_config;   ///< text of config.resolved.yaml
   RankStatus* status = nullptr;  ///< where the rank says what it does; nullptr: nowhere
+  /// Writes report.html: every few seconds, and with true when the run has ended, well or not (run.json says
+  /// so then). Empty: write_report() of observe/report.h. May throw Error.
+  std::function<void(bool ended)> report = {};
 };
 
 /// Runs `train` as one rank of `comm` and returns the exit code: 0 done, 130 or 143 stopped by a signal with

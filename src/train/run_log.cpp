@@ -1,6 +1,7 @@
 // Lines, events and pages of a run.
 #include "train/run_log.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -12,8 +13,14 @@
 
 namespace deltatune {
 
-RunLog::RunLog(const Config& config, Communicator& comm, Console& console)
-    : config_(config), comm_(comm), console_(console), output_(config.output_dir), leads_(comm.rank() == 0) {}
+RunLog::RunLog(const Config& config, Communicator& comm, Console& console,
+               std::function<void(bool ended)> page)
+    : config_(config),
+      comm_(comm),
+      console_(console),
+      page_(std::move(page)),
+      output_(config.output_dir),
+      leads_(comm.rank() == 0) {}
 
 void RunLog::measure(Engine& engine, Trainer& trainer, bool tied) {
   const Device& device = engine.device();
@@ -91,13 +98,22 @@ void RunLog::sync() {
 }
 
 void RunLog::refresh_report() {
-  if (!leads_ || (reported_ && report_clock_.seconds() < 5)) return;
-  reported_ = true;
-  report_clock_.restart();
+  if (!leads_ || report_clock_.seconds() < report_pause_) return;
+  const Stopwatch clock;
   try {
-    write_report(output_);
+    write_page(false);
   } catch (const Error& error) {
     log::warn("report.html was not written: {}", error.what());
+  }
+  report_pause_ = std::max(5.0, 50 * clock.seconds());
+  report_clock_.restart();
+}
+
+void RunLog::write_page(bool ended) {
+  if (page_) {
+    page_(ended);
+  } else {
+    write_report(output_);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,8 +25,9 @@ namespace deltatune {
 
 class RunLog {
  public:
-  /// Nothing is opened yet. Config, communicator and console must outlive it.
-  RunLog(const Config& config, Communicator& comm, Console& console);
+  /// Nothing is opened yet. Config, communicator and console must outlive it. page: writes report.html (see
+  /// RunContext); empty: write_report() of observe/report.h.
+  RunLog(const Config& config, Communicator& comm, Console& console, std::function<void(bool ended)> page);
 
   /// What the meters compare with, and the rows' roofline; one log line. All ranks call it.
   void measure(Engine& engine, Trainer& trainer, bool tied);
@@ -40,9 +42,11 @@ class RunLog {
   void warn(int64_t step, const std::string& message);
   /// What was written so far reaches the disk before a checkpoint claims it.
   void sync();
-  /// The page is for looking at a running job: at most every few seconds, and a failure to write it stops
-  /// nothing.
+  /// The page is for looking at a running job: at most every few seconds and for a fiftieth of the time, and
+  /// a failure to write it stops nothing.
   void refresh_report();
+  /// Now. Throws Error.
+  void write_page(bool ended);
 
   std::vector<LogEntry>& history() { return history_; }
   const std::vector<LogEntry>& history() const { return history_; }
@@ -56,6 +60,7 @@ class RunLog {
   const Config& config_;
   Communicator& comm_;
   Console& console_;
+  std::function<void(bool)> page_;
   fs::path output_;
   bool leads_;
   const ModelConfig* model_ = nullptr;
@@ -71,7 +76,7 @@ class RunLog {
   bool slow_kernels_ = false;
   Stopwatch clock_;
   Stopwatch report_clock_;
-  bool reported_ = false;
+  double report_pause_ = 0;  // seconds from one page to the next
 };
 
 }  // namespace deltatune

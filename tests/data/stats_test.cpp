@@ -50,6 +50,11 @@ TEST(Stats, CountsAddUp) {
   EXPECT_EQ(some.steps_per_epoch, 1);
   EXPECT_EQ(stats.lengths.p50, 3);
   EXPECT_DOUBLE_EQ(stats.lengths.mean, 11.0 / 3);
+  // Lengths 3, 3 and 5: up to 4, and up to 8.
+  const json::Value kept_of_it = dataset_json(set);
+  EXPECT_EQ(json::dump(kept_of_it.at("histogram")), "[[4, 2], [8, 1]]");
+  EXPECT_EQ(kept_of_it.at("skipped").as_integer(), 2);
+  EXPECT_EQ(kept_of_it.at("tokens_cut").as_integer(), 1);
   const json::Value report = stats.to_json();
   EXPECT_EQ(report.at("truncated").as_integer(), 1);
   EXPECT_EQ(report.at("duplicates").as_integer(), 1);
