@@ -52,7 +52,7 @@ json::Value plan_json(const MemoryPlan& plan, uint64_t available) {
   }
   json::Value out;
   out.set("total_bytes", static_cast<int64_t>(plan.total()));
-  out.set("available_bytes", static_cast<double>(available));
+  out.set("available_bytes", static_cast<int64_t>(std::min(available, uint64_t{1} << 62)));
   out.set("regions", std::move(regions));
   return out;
 }
