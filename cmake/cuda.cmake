@@ -54,11 +54,13 @@ if(CUPTI_INCLUDE_DIR)
     if(EXISTS ${CUPTI_INCLUDE_DIR}/${header})
       file(STRINGS ${CUPTI_INCLUDE_DIR}/${header} found REGEX "^} CUpti_ActivityKernel10;")
       if(found)
-        set(cupti_sources src/cuda/cupti/activity.cpp src/cuda/cupti/library.cpp)
+        set(cupti_sources src/cuda/cupti/activity.cpp src/cuda/cupti/graph_nodes.cpp
+          src/cuda/cupti/library.cpp)
       endif()
     endif()
   endforeach()
-  set_source_files_properties(src/cuda/cupti/activity.cpp src/cuda/cupti/library.cpp PROPERTIES
+  set_source_files_properties(src/cuda/cupti/activity.cpp src/cuda/cupti/graph_nodes.cpp
+          src/cuda/cupti/library.cpp PROPERTIES
     COMPILE_OPTIONS "-isystem${CUPTI_INCLUDE_DIR}")
 endif()
 message(STATUS "device activity by CUPTI: ${cupti_sources}")

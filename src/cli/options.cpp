@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "observe/profile_table.h"
+
 namespace deltatune::cli {
 
 Option& Option::alias(std::vector<std::string> names) {
@@ -305,7 +307,21 @@ void output_rows(Table& t) {
       .not_yet({"tensorboard", "prometheus", "mlflow"});
   t.add("progress", &Config::progress, train | eval, "progress on stderr")
       .one_of({"auto", "bar", "plain", "json", "none"});
-  t.add("profile", &Config::profile, train, "profiler schedule: {wait, warmup, active, repeat}").not_yet();
+  t.add("profile", &Config::profile, train,
+        "trace some steps: ops writes profile.json, trace also a file for Perfetto")
+      .one_of({"off", "ops", "trace"});
+  t.add("profile_wait", &Config::profile_wait, train, "steps of a profiler cycle before anything is traced")
+      .also_flag("wait")
+      .range(0, 1 << 24);
+  t.add("profile_warmup", &Config::profile_warmup, train, "steps then that are traced and thrown away")
+      .also_flag("warmup")
+      .range(0, 1 << 16);
+  t.add("profile_active", &Config::profile_active, train, "steps then that are profiled")
+      .also_flag("active")
+      .range(1, 1 << 10);
+  t.add("profile_repeat", &Config::profile_repeat, train, "profiler cycles")
+      .also_flag("repeat")
+      .range(1, 1 << 10);
   t.group("saving");
   t.add("save_steps", &Config::save_steps, train, "steps between two checkpoints; 0 means only at the end")
       .at_least(0);
@@ -440,6 +456,18 @@ void command_rows(Table& t) {
       .command_line();
   t.add("bench_json", &Config::bench_json, bench, "file for results, machine and versions")
       .flag("json")
+      .command_line();
+  t.add("profile_sort", &Config::profile_sort, profile, "column that rows of the tables are sorted by")
+      .one_of(profile_columns())
+      .flag("sort")
+      .command_line();
+  t.add("profile_group", &Config::profile_group, profile, "what a row of the tables is")
+      .one_of({"op", "op_shape", "kernel", "phase"})
+      .flag("group")
+      .command_line();
+  t.add("profile_top", &Config::profile_top, profile, "rows of a table, at most; 0 means all")
+      .range(0, 1 << 20)
+      .flag("top")
       .command_line();
   t.add("json", &Config::json, every & ~(train | report | bench), "print results as JSON").command_line();
   t.add("ignore_foreign_keys", &Config::ignore_foreign_keys, with_text,

@@ -1,11 +1,13 @@
 // `deltatune inspect PATH`: what a safetensors file, a config.json, a checkpoint or one of our own
-// checkpoints holds, and what is wrong with it. Reads headers only, never the weights.
+// checkpoints holds, and what is wrong with it. Reads headers only, never the weights. A trace
+// (trace/rank0000.json.gz) is read whole: inspect_trace.cpp.
 #include <cstdio>
 #include <map>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "cli/inspect_trace.h"
 #include "cli/verbs.h"
 #include "io/checkpoint_reader.h"
 #include "io/model_path.h"
@@ -218,6 +220,7 @@ void print_tensors(const Inspection& result, bool all) {
 }  // namespace
 
 int verb_inspect(const Invocation& call) {
+  if (call.arguments[0].ends_with(".json.gz")) return inspect_trace(call.arguments[0], call.config().json);
   const Inspection result = inspect_path(call.arguments[0]);
   std::map<std::string, Sum> parts, dtypes;
   for (const auto& [file, list] : result.files) {

@@ -17,6 +17,8 @@ namespace {
 
 constexpr Verb table[] = {
     {"train", "sft", "cfg.yaml", "fine-tune a checkpoint", Takes::config, reader::train, verb_train},
+    {"profile", nullptr, "cfg.yaml", "train a few steps, save nothing, and say where their time went",
+     Takes::config, reader::train | reader::profile, verb_profile},
     {"plan", nullptr, "cfg.yaml", "memory and time of a run, computed without running it", Takes::config,
      reader::plan, verb_plan},
     {"eval", nullptr, "cfg.yaml", "loss and perplexity on a dataset", Takes::config, reader::eval, verb_eval},

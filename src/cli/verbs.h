@@ -49,6 +49,7 @@ int dispatch(const std::vector<std::string>& words);
 
 /// Bodies: each in its own file.
 int verb_train(const Invocation& call);
+int verb_profile(const Invocation& call);
 int verb_plan(const Invocation& call);
 int verb_eval(const Invocation& call);
 int verb_generate(const Invocation& call);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/trace.h"
 #include "ops/ops.h"
 
 namespace deltatune {
@@ -50,12 +51,14 @@ void Head::loss(Stream& s, const Weights& w, const Grads& g, Residual in, Tensor
     ops::cross_entropy(s, loss_sum_1, train ? logits_NV : Tensor{}, logits_NV,
                        targets.targets_N.slice(begin, rows));
     if (!train) continue;
+    const TracePhaseScope phase(TracePhase::backward);
     ops::matmul(s, dx_ND.slice(begin, rows), logits_NV, w.head_VD, nn);
     // A later chunk adds to the first one's product.
     const bool add = begin > 0 || !row.fresh_gradients;
     ops::matmul(s, g.head_VD, logits_NV, x_ND.slice(begin, rows), {MatmulLayout::tn, add});
   }
   if (!train) return;
+  const TracePhaseScope phase(TracePhase::backward);
   if (targets.padded == 0 && row.fresh_gradients) ops::fill(s, g.head_VD, 0);
   // The normed rows are no longer needed: their memory takes the scattered gradient.
   ops::scatter_rows(s, normed.x_TD, dx_ND.slice(0, targets.padded), targets.rows_N.slice(0, targets.padded));

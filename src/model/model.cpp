@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/trace.h"
 #include "ops/ops.h"
 
 namespace deltatune {
@@ -77,6 +78,7 @@ void Model::logits(Stream& s, const std::vector<CTensor>& weights, const Head::T
 
 void Model::recompute_block(Stream& s, const std::vector<CTensor>& weights, int64_t layer,
                             const RowInputs& in) {
+  const TracePhaseScope phase(TracePhase::recompute);
   const auto l = static_cast<size_t>(layer);
   Block::recompute(s, Block::weights(params_.layers[l], weights), saved_[l], config_, row(in));
 }

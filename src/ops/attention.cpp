@@ -94,7 +94,8 @@ void qk_norm_rope_forward(Stream& stream, Tensor q_THK, Tensor k_TGK, Tensor q_r
   const double heads = bytes_of({q_THK, k_TGK});
   const OpScope scope(stream, Op::qk_norm_rope_forward,
                       {.bytes = 2 * heads + bytes_of({q_rstd_TH, k_rstd_TG, q_norm_K, k_norm_K, positions_T}),
-                       .flops = 6 * static_cast<double>(q_THK.count() + k_TGK.count())});
+                       .flops = 6 * static_cast<double>(q_THK.count() + k_TGK.count())},
+                      q_THK);
   submit(stream, [=, &stream] {
     stream.kernels().qk_norm_rope_forward(stream, q_THK, k_TGK, q_rstd_TH, k_rstd_TG, proj_TN, q_norm_K,
                                           k_norm_K, positions_T, inv_freq, shape, eps);
@@ -120,7 +121,8 @@ void qk_norm_rope_backward(Stream& stream, Tensor dproj_TN, Tensor dq_norm_K, Te
       stream, Op::qk_norm_rope_backward,
       {.bytes = 3 * layout.columns(layout.qk_columns()) +
                 bytes_of({dq_norm_K, dk_norm_K, q_norm_K, k_norm_K, q_rstd_TH, k_rstd_TG, positions_T}),
-       .flops = 12 * static_cast<double>(dq_THK.count() + dk_TGK.count())});
+       .flops = 12 * static_cast<double>(dq_THK.count() + dk_TGK.count())},
+      dproj_TN);
   submit(stream, [=, &stream] {
     stream.kernels().qk_norm_rope_backward(stream, dproj_TN, dq_norm_K, dk_norm_K, dq_THK, dk_TGK, proj_TN,
                                            q_norm_K, k_norm_K, q_rstd_TH, k_rstd_TG, positions_T, inv_freq,
@@ -140,7 +142,8 @@ void attention_forward(Stream& stream, Tensor o_THK, Tensor lse_HT, CTensor q_TH
   require_scratch(stream, Op::attention_forward, layout.op_shape(segments));
   const OpScope scope(stream, Op::attention_forward,
                       {.bytes = bytes_of({o_THK, lse_HT, q_THK, k_TGK}) + layout.columns(layout.v_columns()),
-                       .flops = forward_flops(segments, shape)});
+                       .flops = forward_flops(segments, shape)},
+                      o_THK);
   submit(stream, [=, &stream] {
     stream.kernels().attention_forward(stream, o_THK, lse_HT, q_THK, k_TGK, proj_TN, segments, shape);
   });
@@ -164,7 +167,8 @@ void attention_backward(Stream& stream, Tensor dq_THK, Tensor dk_TGK, Tensor dpr
   const OpScope scope(stream, Op::attention_backward,
                       {.bytes = bytes_of({dq_THK, dk_TGK, do_THK, o_THK, q_THK, k_TGK, lse_HT}) +
                                 2 * layout.columns(layout.v_columns()),
-                       .flops = 2.5 * forward_flops(segments, shape)});
+                       .flops = 2.5 * forward_flops(segments, shape)},
+                      dq_THK);
   submit(stream, [=, &stream] {
     stream.kernels().attention_backward(stream, dq_THK, dk_TGK, dproj_TN, do_THK, o_THK, q_THK, k_TGK,
                                         proj_TN, lse_HT, segments, shape);
@@ -180,7 +184,8 @@ void sigmoid_gate_forward(Stream& stream, Tensor y_THK, CTensor o_THK, CTensor p
   require_scratch(stream, Op::sigmoid_gate_forward, layout.op_shape());
   const OpScope scope(
       stream, Op::sigmoid_gate_forward,
-      {.bytes = 3 * static_cast<double>(o_THK.bytes()), .flops = 4 * static_cast<double>(o_THK.count())});
+      {.bytes = 3 * static_cast<double>(o_THK.bytes()), .flops = 4 * static_cast<double>(o_THK.count())},
+      o_THK);
   submit(stream,
          [=, &stream] { stream.kernels().sigmoid_gate_forward(stream, y_THK, o_THK, proj_TN, shape); });
 }
@@ -196,7 +201,8 @@ void sigmoid_gate_backward(Stream& stream, Tensor do_THK, Tensor dproj_TN, CTens
   require_scratch(stream, Op::sigmoid_gate_backward, layout.op_shape());
   const OpScope scope(
       stream, Op::sigmoid_gate_backward,
-      {.bytes = 5 * static_cast<double>(o_THK.bytes()), .flops = 8 * static_cast<double>(o_THK.count())});
+      {.bytes = 5 * static_cast<double>(o_THK.bytes()), .flops = 8 * static_cast<double>(o_THK.count())},
+      o_THK);
   submit(stream, [=, &stream] {
     stream.kernels().sigmoid_gate_backward(stream, do_THK, dproj_TN, dy_THK, o_THK, proj_TN, shape);
   });

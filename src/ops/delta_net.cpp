@@ -114,7 +114,7 @@ void gdn_prologue_forward(Stream& stream, Tensor q_THK, Tensor k_THK, Tensor v_T
   const double flops =
       static_cast<double>(T) * static_cast<double>((2 * shape.conv_width + 2) * shape.channels() +
                                                    6 * shape.keys() + 8 * shape.value_heads);
-  const OpScope scope(stream, Op::gdn_prologue_forward, {bytes, flops});
+  const OpScope scope(stream, Op::gdn_prologue_forward, {bytes, flops}, q_THK);
   submit(stream, [=, &stream] {
     stream.kernels().gdn_prologue_forward(stream, q_THK, k_THK, v_THV, g_TH, beta_TH, q_rstd_TH, k_rstd_TH,
                                           proj_TN, conv_CW, A_log_H, dt_bias_H, segments, shape);
@@ -158,7 +158,7 @@ void gdn_prologue_backward(Stream& stream, Tensor dproj_TN, Tensor dconv_CW, Ten
   const double flops =
       static_cast<double>(T) * static_cast<double>((6 * shape.conv_width + 6) * shape.channels() +
                                                    10 * shape.keys() + 14 * shape.value_heads);
-  const OpScope scope(stream, Op::gdn_prologue_backward, {bytes, flops});
+  const OpScope scope(stream, Op::gdn_prologue_backward, {bytes, flops}, dproj_TN);
   submit(stream, [=, &stream] {
     stream.kernels().gdn_prologue_backward(stream, dproj_TN, dconv_CW, dA_log_H, ddt_bias_H, dq_THK, dk_THK,
                                            dv_THV, dg_TH, dbeta_TH, proj_TN, conv_CW, A_log_H, dt_bias_H,
@@ -190,7 +190,7 @@ void gated_delta_forward(Stream& stream, Tensor o_THV, Tensor states_CHKV, CTens
       static_cast<double>(shape.value_heads) * (6 * chunks.n * dk * dv + 4 * chunks.n2 * (dk + dv));
   const double bytes =
       bytes_of({o_THV, q_THK, k_THK, v_THV, g_TH, beta_TH}) + state_bytes(states_CHKV, chunks);
-  const OpScope scope(stream, Op::gated_delta_forward, {bytes, flops});
+  const OpScope scope(stream, Op::gated_delta_forward, {bytes, flops}, v_THV);
   submit(stream, [=, &stream] {
     stream.kernels().gated_delta_forward(stream, o_THV, states_CHKV, q_THK, k_THK, v_THV, g_TH, beta_TH,
                                          segments, shape);
@@ -229,7 +229,7 @@ void gated_delta_backward(Stream& stream, Tensor dq_THK, Tensor dk_THK, Tensor d
   const double bytes =
       bytes_of({dq_THK, dk_THK, dv_THV, dg_TH, dbeta_TH, do_THV, q_THK, k_THK, v_THV, g_TH, beta_TH}) +
       state_bytes(states_CHKV, chunks);
-  const OpScope scope(stream, Op::gated_delta_backward, {bytes, flops});
+  const OpScope scope(stream, Op::gated_delta_backward, {bytes, flops}, dq_THK);
   submit(stream, [=, &stream] {
     stream.kernels().gated_delta_backward(stream, dq_THK, dk_THK, dv_THV, dg_TH, dbeta_TH, do_THV,
                                           states_CHKV, q_THK, k_THK, v_THV, g_TH, beta_TH, segments, shape);
@@ -251,7 +251,8 @@ void gated_rmsnorm_forward(Stream& stream, Tensor y_THV, Tensor rstd_TH, CTensor
   // Per element 2 for the sum of squares, 2 for the scale, 3 for the gate.
   const OpScope scope(stream, Op::gated_rmsnorm_forward,
                       {bytes_of({y_THV, rstd_TH, o_THV, w_V}) + z_bytes(proj_TN, shape),
-                       7 * static_cast<double>(o_THV.count())});
+                       7 * static_cast<double>(o_THV.count())},
+                      o_THV);
   submit(stream, [=, &stream] {
     stream.kernels().gated_rmsnorm_forward(stream, y_THV, rstd_TH, o_THV, proj_TN, w_V, shape, eps);
   });
@@ -276,7 +277,8 @@ void gated_rmsnorm_backward(Stream& stream, Tensor do_THV, Tensor dproj_TN, Tens
   const OpScope scope(stream, Op::gated_rmsnorm_backward,
                       {bytes_of({do_THV, dw_V, dw_V, dy_THV, o_THV, w_V, rstd_TH}) + z_bytes(proj_TN, shape) +
                            z_bytes(dproj_TN, shape),
-                       21 * static_cast<double>(o_THV.count())});
+                       21 * static_cast<double>(o_THV.count())},
+                      o_THV);
   submit(stream, [=, &stream] {
     stream.kernels().gated_rmsnorm_backward(stream, do_THV, dproj_TN, dw_V, dy_THV, o_THV, proj_TN, w_V,
                                             rstd_TH, shape);

@@ -23,7 +23,7 @@ double elements(const CTensor& x) {
 void swiglu_forward(Stream& stream, Tensor y_TF, CTensor gate_up_T2F) {
   check_swiglu({"swiglu_forward"}, gate_up_T2F, y_TF);
   const OpScope scope(stream, Op::swiglu_forward,
-                      {.bytes = bytes_of({y_TF, gate_up_T2F}), .flops = 5 * elements(y_TF)});
+                      {.bytes = bytes_of({y_TF, gate_up_T2F}), .flops = 5 * elements(y_TF)}, y_TF);
   submit(stream, [=, &stream] { stream.kernels().swiglu_forward(stream, y_TF, gate_up_T2F); });
 }
 
@@ -32,7 +32,8 @@ void swiglu_backward(Stream& stream, Tensor dgate_up_T2F, CTensor dy_TF, CTensor
   check_swiglu(check, gate_up_T2F, dy_TF);
   check.input("dgate_up_T2F", dgate_up_T2F, gate_up_T2F.dtype, gate_up_T2F.shape);
   const OpScope scope(stream, Op::swiglu_backward,
-                      {.bytes = bytes_of({dgate_up_T2F, dy_TF, gate_up_T2F}), .flops = 11 * elements(dy_TF)});
+                      {.bytes = bytes_of({dgate_up_T2F, dy_TF, gate_up_T2F}), .flops = 11 * elements(dy_TF)},
+                      dgate_up_T2F);
   submit(stream,
          [=, &stream] { stream.kernels().swiglu_backward(stream, dgate_up_T2F, dy_TF, gate_up_T2F); });
 }
@@ -40,14 +41,14 @@ void swiglu_backward(Stream& stream, Tensor dgate_up_T2F, CTensor dy_TF, CTensor
 void fill(Stream& stream, Tensor y, double value) {
   const Check check{"fill"};
   check.rank("y", y, y.shape.rank);
-  const OpScope scope(stream, Op::fill, {.bytes = bytes_of({y})});
+  const OpScope scope(stream, Op::fill, {.bytes = bytes_of({y})}, y);
   submit(stream, [=, &stream] { stream.kernels().fill(stream, y, value); });
 }
 
 void fill_normal(Stream& stream, Tensor y, double deviation, NormalStream which) {
   const Check check{"fill_normal"};
   check.storage("y", y);
-  const OpScope scope(stream, Op::fill_normal, {.bytes = bytes_of({y}), .flops = 60 * elements(y)});
+  const OpScope scope(stream, Op::fill_normal, {.bytes = bytes_of({y}), .flops = 60 * elements(y)}, y);
   submit(stream, [=, &stream] { stream.kernels().fill_normal(stream, y, deviation, which); });
 }
 
@@ -58,7 +59,7 @@ void cast(Stream& stream, Tensor y, CTensor x) {
   }
   check.input("x", x, x.dtype, y.shape);
   check.input("y", y, y.dtype, x.shape);
-  const OpScope scope(stream, Op::cast, {.bytes = bytes_of({y, x})});
+  const OpScope scope(stream, Op::cast, {.bytes = bytes_of({y, x})}, y);
   submit(stream, [=, &stream] { stream.kernels().cast(stream, y, x); });
 }
 
@@ -67,7 +68,7 @@ void add(Stream& stream, Tensor y, CTensor x) {
   check.storage("y", y);
   check.storage("x", x);
   check.input("x", x, x.dtype, y.shape);
-  const OpScope scope(stream, Op::add, {.bytes = bytes_of({y, y, x}), .flops = elements(y)});
+  const OpScope scope(stream, Op::add, {.bytes = bytes_of({y, y, x}), .flops = elements(y)}, y);
   submit(stream, [=, &stream] { stream.kernels().add(stream, y, x); });
 }
 

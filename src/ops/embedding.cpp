@@ -22,7 +22,7 @@ void embedding_forward(Stream& stream, Tensor y_TD, CTensor tokens_T, CTensor we
   check.input("y_TD", y_TD, weight_VD.dtype, {tokens, weight_VD.dim(1)});
   check.input("tokens_T", tokens_T, DType::i32, {tokens});
   // The rows read, not the table.
-  const OpScope scope(stream, Op::embedding_forward, {.bytes = 2 * bytes(y_TD) + bytes(tokens_T)});
+  const OpScope scope(stream, Op::embedding_forward, {.bytes = 2 * bytes(y_TD) + bytes(tokens_T)}, y_TD);
   submit(stream, [=, &stream] { stream.kernels().embedding_forward(stream, y_TD, tokens_T, weight_VD); });
 }
 
@@ -41,7 +41,8 @@ void embedding_backward(Stream& stream, Tensor dweight_VD, CTensor dy_TD, CTenso
   const double gradient = elements * static_cast<double>(size_of(dweight_VD.dtype));
   const OpScope scope(
       stream, Op::embedding_backward,
-      {.bytes = bytes(dy_TD) + 2 * gradient + bytes(tokens_T) + bytes(order_T), .flops = elements});
+      {.bytes = bytes(dy_TD) + 2 * gradient + bytes(tokens_T) + bytes(order_T), .flops = elements},
+      dweight_VD);
   submit(stream,
          [=, &stream] { stream.kernels().embedding_backward(stream, dweight_VD, dy_TD, tokens_T, order_T); });
 }
@@ -52,7 +53,7 @@ void gather_rows(Stream& stream, Tensor y_ND, CTensor x_TD, CTensor rows_N) {
   check.rank("y_ND", y_ND, 2);
   check.input("y_ND", y_ND, x_TD.dtype, {y_ND.dim(0), x_TD.dim(1)});
   check.input("rows_N", rows_N, DType::i32, {y_ND.dim(0)});
-  const OpScope scope(stream, Op::gather_rows, {.bytes = 2 * bytes(y_ND) + bytes(rows_N)});
+  const OpScope scope(stream, Op::gather_rows, {.bytes = 2 * bytes(y_ND) + bytes(rows_N)}, y_ND);
   submit(stream, [=, &stream] { stream.kernels().gather_rows(stream, y_ND, x_TD, rows_N); });
 }
 
@@ -62,7 +63,7 @@ void scatter_rows(Stream& stream, Tensor dx_TD, CTensor dy_ND, CTensor rows_N) {
   check.rank("dy_ND", dy_ND, 2);
   check.input("dy_ND", dy_ND, dx_TD.dtype, {dy_ND.dim(0), dx_TD.dim(1)});
   check.input("rows_N", rows_N, DType::i32, {dy_ND.dim(0)});
-  const OpScope scope(stream, Op::scatter_rows, {.bytes = bytes_of({dx_TD, dy_ND, rows_N})});
+  const OpScope scope(stream, Op::scatter_rows, {.bytes = bytes_of({dx_TD, dy_ND, rows_N})}, dx_TD);
   submit(stream, [=, &stream] { stream.kernels().scatter_rows(stream, dx_TD, dy_ND, rows_N); });
 }
 

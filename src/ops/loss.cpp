@@ -20,7 +20,8 @@ void cross_entropy(Stream& stream, Tensor loss_sum_1, Tensor dlogits_NV, CTensor
                   {.storage = logits_NV.dtype, .rows = logits_NV.dim(0), .columns = logits_NV.dim(1)});
   const OpScope scope(stream, Op::cross_entropy,
                       {.bytes = bytes_of({loss_sum_1, dlogits_NV, logits_NV, targets_N}),
-                       .flops = (dlogits_NV.empty() ? 4.0 : 7.0) * static_cast<double>(logits_NV.count())});
+                       .flops = (dlogits_NV.empty() ? 4.0 : 7.0) * static_cast<double>(logits_NV.count())},
+                      logits_NV);
   submit(stream, [=, &stream] {
     stream.kernels().cross_entropy(stream, loss_sum_1, dlogits_NV, logits_NV, targets_N);
   });

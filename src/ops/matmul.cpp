@@ -6,6 +6,22 @@
 #include "ops/op.h"
 
 namespace deltatune::ops {
+namespace {
+
+TraceShape product_shape(CTensor c, int64_t depth, MatmulSpec spec) {
+  static constexpr const char* layouts[] = {"nt", "nn", "tn"};
+  TraceShape out;
+  out.layout = layouts[static_cast<int>(spec.layout)];
+  out.dtype = name_of(c.dtype);
+  out.adds = spec.accumulate;
+  out.rank = 3;
+  out.d[0] = c.dim(0);
+  out.d[1] = c.dim(1);
+  out.d[2] = depth;
+  return out;
+}
+
+}  // namespace
 
 void matmul(Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
   const Check check{"matmul"};
@@ -28,7 +44,8 @@ void matmul(Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
   const double c_passes = spec.accumulate ? 2 : 1;
   const OpScope scope(
       stream, Op::matmul,
-      {.bytes = bytes_of({a, b}) + c_passes * static_cast<double>(c.bytes()), .flops = 2 * products});
+      {.bytes = bytes_of({a, b}) + c_passes * static_cast<double>(c.bytes()), .flops = 2 * products}, c);
+  if (TraceEvent* event = scope.event()) event->shape = product_shape(c, depth, spec);
   submit(stream, [=, &stream] { stream.kernels().matmul(stream, c, a, b, spec); });
 }
 

@@ -40,7 +40,7 @@ double elements(const CTensor& x) {
 void rmsnorm_forward(Stream& stream, Tensor y_TD, Tensor rstd_T, CTensor x_TD, CTensor w_D, float eps) {
   check_forward({"rmsnorm_forward"}, y_TD, rstd_T, x_TD, w_D);
   const OpScope scope(stream, Op::rmsnorm_forward,
-                      {.bytes = bytes_of({y_TD, rstd_T, x_TD, w_D}), .flops = 5 * elements(x_TD)});
+                      {.bytes = bytes_of({y_TD, rstd_T, x_TD, w_D}), .flops = 5 * elements(x_TD)}, x_TD);
   submit(stream, [=, &stream] { stream.kernels().rmsnorm_forward(stream, y_TD, rstd_T, x_TD, w_D, eps); });
 }
 
@@ -50,7 +50,7 @@ void rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, 
   if (!dw_D.empty()) require_scratch(stream, Op::rmsnorm_backward, op_shape(x_TD));
   const OpScope scope(
       stream, Op::rmsnorm_backward,
-      {.bytes = bytes_of({dx_TD, dw_D, dy_TD, x_TD, w_D, rstd_T}), .flops = 10 * elements(x_TD)});
+      {.bytes = bytes_of({dx_TD, dw_D, dy_TD, x_TD, w_D, rstd_T}), .flops = 10 * elements(x_TD)}, x_TD);
   submit(stream,
          [=, &stream] { stream.kernels().rmsnorm_backward(stream, dx_TD, dw_D, dy_TD, x_TD, w_D, rstd_T); });
 }
@@ -63,7 +63,7 @@ void add_rmsnorm_forward(Stream& stream, Tensor sum_TD, Tensor y_TD, Tensor rstd
   check.input("delta_TD", delta_TD, x_TD.dtype, x_TD.shape);
   const OpScope scope(
       stream, Op::add_rmsnorm_forward,
-      {.bytes = bytes_of({sum_TD, y_TD, rstd_T, x_TD, delta_TD, w_D}), .flops = 6 * elements(x_TD)});
+      {.bytes = bytes_of({sum_TD, y_TD, rstd_T, x_TD, delta_TD, w_D}), .flops = 6 * elements(x_TD)}, x_TD);
   submit(stream, [=, &stream] {
     stream.kernels().add_rmsnorm_forward(stream, sum_TD, y_TD, rstd_T, x_TD, delta_TD, w_D, eps);
   });
@@ -75,9 +75,10 @@ void add_rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_
   check_backward(check, dx_TD, dw_D, dy_TD, sum_TD, w_D, rstd_T);
   check.input("dsum_TD", dsum_TD, sum_TD.dtype, sum_TD.shape);
   if (!dw_D.empty()) require_scratch(stream, Op::add_rmsnorm_backward, op_shape(sum_TD));
-  const OpScope scope(stream, Op::add_rmsnorm_backward,
-                      {.bytes = bytes_of({dx_TD, dw_D, dy_TD, dsum_TD, sum_TD, w_D, rstd_T}),
-                       .flops = 11 * elements(sum_TD)});
+  const OpScope scope(
+      stream, Op::add_rmsnorm_backward,
+      {.bytes = bytes_of({dx_TD, dw_D, dy_TD, dsum_TD, sum_TD, w_D, rstd_T}), .flops = 11 * elements(sum_TD)},
+      sum_TD);
   submit(stream, [=, &stream] {
     stream.kernels().add_rmsnorm_backward(stream, dx_TD, dw_D, dy_TD, dsum_TD, sum_TD, w_D, rstd_T);
   });

@@ -1,7 +1,11 @@
-// Names of the ops.
+// Names of the ops, and what a trace gets of a call.
 #include "ops/op.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
+
+#include "ops/kernel_list.h"
 
 namespace deltatune {
 
@@ -40,6 +44,27 @@ const char* name_of(Op op) {
       "add",
   };
   return names[static_cast<size_t>(op)];
+}
+
+void OpScope::begin(const Stream& stream, Op op, OpCost cost, const CTensor& sizes) {
+  event_ = current_trace->begin(name_of(op), TraceKind::op, stream.name());
+  if (!event_) return;
+  trace_ = current_trace;
+  trace_->open_op = event_;
+  const KernelEntry& kernel = kernel_of(stream, op);
+  event_->kernel = std::strchr(kernel.name, '.') + 1;
+  event_->slow = kernel.speed == KernelSpeed::plain;
+  event_->bytes = cost.bytes;
+  event_->flops = cost.flops;
+  if (sizes.empty()) return;
+  event_->shape.dtype = name_of(sizes.dtype);
+  event_->shape.rank = sizes.shape.rank;
+  std::copy(sizes.shape.d.begin(), sizes.shape.d.end(), event_->shape.d);
+}
+
+void OpScope::end() {
+  trace_->open_op = nullptr;
+  trace_->end(*event_);
 }
 
 }  // namespace deltatune

@@ -1,10 +1,12 @@
-// Op names, and OpScope: what every op does around its kernel - count the call, its bytes and FLOPs, time it.
+// Op names, and OpScope: what every op does around its kernel - count the call, its bytes and FLOPs, time and
+// trace it.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <utility>
 
+#include "base/trace.h"
 #include "tensor/device.h"
 
 namespace deltatune {
@@ -54,28 +56,40 @@ struct OpCost {
   double flops = 0;
 };
 
-/// Adds one call to the stream's counters; with timing on also the host time until it is destroyed.
+/// Adds one call to the stream's counters. With a trace (base/trace.h) it also notes the call there, and with
+/// timing on the host time until it is destroyed.
 class OpScope {
  public:
-  OpScope(Stream& stream, Op op, OpCost cost)
+  /// `sizes`: the tensor whose dtype and shape tell calls of the op apart; empty: none does.
+  OpScope(Stream& stream, Op op, OpCost cost, const CTensor& sizes)
       : totals_(stream.totals()[static_cast<size_t>(op)]), timing_(stream.timing()) {
     ++totals_.calls;
     totals_.bytes += cost.bytes;
     totals_.flops += cost.flops;
+    if (current_trace) begin(stream, op, cost, sizes);
     if (timing_) start_ = std::chrono::steady_clock::now();
   }
   ~OpScope() {
     if (timing_) {
       totals_.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     }
+    if (event_) end();
   }
   OpScope(const OpScope&) = delete;
   OpScope& operator=(const OpScope&) = delete;
 
+  /// What the trace gets; nullptr: nothing is traced.
+  TraceEvent* event() const { return event_; }
+
  private:
+  void begin(const Stream& stream, Op op, OpCost cost, const CTensor& sizes);
+  void end();
+
   OpTotals& totals_;
   bool timing_;
   std::chrono::steady_clock::time_point start_;
+  TraceBuffer* trace_ = nullptr;
+  TraceEvent* event_ = nullptr;
 };
 
 /// Runs `kernel` in the stream's order: directly, or through Stream::run on a threaded stream.
@@ -83,6 +97,12 @@ template <class F>
 void submit(Stream& stream, F&& kernel) {
   if (stream.runs_inline()) {
     kernel();
+  } else if (TraceEvent* event = current_trace ? current_trace->open_op : nullptr) {
+    stream.run([event, run = std::forward<F>(kernel)] {
+      event->run_begin_ns = trace_now_ns();
+      run();
+      event->run_end_ns = trace_now_ns();
+    });
   } else {
     stream.run(std::forward<F>(kernel));
   }

@@ -14,7 +14,7 @@ void sum_squares(Stream& stream, Tensor sum_1, CTensor x_n) {
   check.input("sum_1", sum_1, DType::f64, {1});
   require_scratch(stream, Op::sum_squares, {.storage = x_n.dtype, .rows = x_n.count()});
   const OpScope scope(stream, Op::sum_squares,
-                      {.bytes = bytes_of({sum_1, x_n}), .flops = 2 * static_cast<double>(x_n.count())});
+                      {.bytes = bytes_of({sum_1, x_n}), .flops = 2 * static_cast<double>(x_n.count())}, x_n);
   submit(stream, [=, &stream] { stream.kernels().sum_squares(stream, sum_1, x_n); });
 }
 
@@ -22,7 +22,7 @@ void grad_scale(Stream& stream, Tensor scalars_8, CTensor sum_1, float max_norm)
   const Check check{"grad_scale"};
   check.input("scalars_8", scalars_8, DType::f32, {StepScalar::count});
   check.input("sum_1", sum_1, DType::f64, {1});
-  const OpScope scope(stream, Op::grad_scale, {.bytes = bytes_of({scalars_8, sum_1}), .flops = 4});
+  const OpScope scope(stream, Op::grad_scale, {.bytes = bytes_of({scalars_8, sum_1}), .flops = 4}, scalars_8);
   submit(stream, [=, &stream] { stream.kernels().grad_scale(stream, scalars_8, sum_1, max_norm); });
 }
 
@@ -50,7 +50,7 @@ void adamw(Stream& stream, AdamwTensors tensors, CTensor scalars_8, AdamwOptions
   const double moved = bytes_of({tensors.param_n, tensors.grad_n}) +
                        (own_master ? bytes_of({tensors.param_n}) : 8 * count) +
                        2 * bytes_of({tensors.m_n, tensors.v_n, tensors.m_unit_b, tensors.v_unit_b});
-  const OpScope scope(stream, Op::adamw, {.bytes = moved, .flops = 16 * count});
+  const OpScope scope(stream, Op::adamw, {.bytes = moved, .flops = 16 * count}, tensors.m_n);
   submit(stream, [=, &stream] { stream.kernels().adamw(stream, tensors, scalars_8, options); });
 }
 

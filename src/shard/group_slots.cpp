@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/trace.h"
 #include "ops/ops.h"
 #include "ops/scratch.h"
 #include "shard/param_store.h"
@@ -180,7 +181,12 @@ void ParamStore::prefetch(Stream& stream, int group) {
   } else {
     comm_follows(stream);  // the chunks may have just been written
   }
-  comm_.all_gather(*comm_stream_, slot.memory.slice(0, layout_.padded[g]), groups_[g].weights);
+  {
+    const Tensor whole = slot.memory.slice(0, layout_.padded[g]);
+    const TracePhaseScope phase(TracePhase::comm);
+    const TraceSpan span("gather", TraceKind::op, comm_stream_->name(), static_cast<double>(whole.bytes()));
+    comm_.all_gather(*comm_stream_, whole, groups_[g].weights);
+  }
   record(*comm_stream_, slot.gathered);
   held_.weights[s] = group;
 }
@@ -233,10 +239,14 @@ void ParamStore::reduce(Stream& stream, int group, bool fresh) {
     if (updated.set) comm_stream_->wait(updated.event);
   }
   const Tensor full = slot.memory.slice(0, layout_.padded[g]);
-  if (fresh) {
-    comm_.reduce_scatter(*comm_stream_, groups_[g].grads, full);
-  } else {
-    comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, full);
+  {
+    const TracePhaseScope phase(TracePhase::comm);
+    const TraceSpan span("reduce", TraceKind::op, comm_stream_->name(), static_cast<double>(full.bytes()));
+    if (fresh) {
+      comm_.reduce_scatter(*comm_stream_, groups_[g].grads, full);
+    } else {
+      comm_.reduce_scatter_add(*comm_stream_, groups_[g].grads, full);
+    }
   }
   record(*comm_stream_, slot.reduced);
   release_update(stream, group);
@@ -249,7 +259,11 @@ void ParamStore::wait_for_reductions(Stream& stream) const {
 void ParamStore::all_reduce(Stream& stream, Tensor x) {
   if (!sharded() || x.count() == 0) return;
   comm_follows(stream);
-  comm_.all_reduce(*comm_stream_, x);
+  {
+    const TracePhaseScope phase(TracePhase::comm);
+    const TraceSpan span("all-reduce", TraceKind::op, comm_stream_->name(), static_cast<double>(x.bytes()));
+    comm_.all_reduce(*comm_stream_, x);
+  }
   follow_comm(stream);
 }
 

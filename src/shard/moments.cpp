@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/trace.h"
 #include "ops/moment_codes.h"
 
 namespace deltatune {
@@ -14,8 +15,13 @@ const char* describe(DType dtype) {
   return dtype == DType::u8 ? "8-bit" : name_of(dtype);
 }
 
+double bytes_of(const MomentViews& x) {
+  return static_cast<double>(x.m.bytes() + x.v.bytes() + x.m_unit.bytes() + x.v_unit.bytes());
+}
+
 void copy_up(Stream& stream, const MomentViews& to, const MomentViews& from) {
   if (stream.device().is_null()) return;  // a plan's host memory is not there
+  const TraceSpan span("copy moments up", TraceKind::op, stream.name(), bytes_of(to));
   stream.upload(to.m, from.m.data);
   stream.upload(to.v, from.v.data);
   if (to.m_unit.empty()) return;
@@ -25,6 +31,7 @@ void copy_up(Stream& stream, const MomentViews& to, const MomentViews& from) {
 
 void copy_down(Stream& stream, const MomentViews& to, const MomentViews& from) {
   if (stream.device().is_null()) return;
+  const TraceSpan span("copy moments down", TraceKind::op, stream.name(), bytes_of(from));
   stream.download(to.m.data, from.m);
   stream.download(to.v.data, from.v);
   if (to.m_unit.empty()) return;

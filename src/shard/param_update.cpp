@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/trace.h"
 #include "ops/ops.h"
 #include "shard/param_store.h"
 
@@ -66,6 +67,7 @@ void ParamStore::end_release(Stream& stream) {
 // all that come behind it.
 void ParamStore::release_update(Stream& stream, int group) {
   if (!options_.release) return;
+  const TracePhaseScope phase(TracePhase::update);
   const auto g = static_cast<size_t>(group);
   Stream& on = update_stream_ ? *update_stream_ : stream;
   if (sharded()) {

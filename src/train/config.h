@@ -94,8 +94,12 @@ struct Config {
   std::string run_name;  ///< empty: the name of output_dir
   int64_t logging_steps = 10;
   std::vector<std::string> report_to = {"jsonl"};
-  std::string progress = "auto";               ///< auto | bar | plain | json | none
-  std::map<std::string, std::string> profile;  ///< wait, warmup, active, repeat -> integer as text
+  std::string progress = "auto";  ///< auto | bar | plain | json | none
+  std::string profile = "off";    ///< off | ops | trace
+  int64_t profile_wait = 1;       ///< steps of a cycle, see train/profiler.h
+  int64_t profile_warmup = 1;
+  int64_t profile_active = 1;
+  int64_t profile_repeat = 1;
 
   // saving
   int64_t save_steps = 500;            ///< 0: only at the end
@@ -155,6 +159,10 @@ struct Config {
   std::string bench_svg;                    ///< bench ladder --svg: file for the picture
   std::string bench_rivals;                 ///< bench ladder --rivals: the script that times them
   std::string bench_json;                   ///< bench --json: file for the results
+  std::string profile_sort = "total";       ///< profile --sort
+  std::string profile_group = "op";         ///< profile --group: op | op_shape | kernel | phase
+  int64_t profile_top = 30;                 ///< profile --top; 0: all
+  bool profile_only = false;                ///< no key: a run that only profiles, and saves nothing
   bool json = false;                        ///< results as JSON on stdout
   bool ignore_foreign_keys = false;
   bool quiet = false;

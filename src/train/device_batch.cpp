@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/trace.h"
 
 namespace deltatune {
 
@@ -96,11 +97,18 @@ RowInputs DeviceBatch::upload(Stream& stream, const Batch& batch) {
                    static_cast<int64_t>(batch.cu_seqlens.size()) <= max_documents_ + 1);
   Slot& slot = slots_[next_];
   next_ = (next_ + 1) % slots_.size();
-  stream.host_wait(slot.copied);
+  const TraceSpan span("prepare the row");
+  {
+    const TraceSpan waiting("wait for the device", TraceKind::wait);
+    stream.host_wait(slot.copied);
+  }
   fill_tokens(slot, batch);
   fill_targets(slot, batch);
   const int64_t chunks = fill_segments(slot, batch);
-  stream.upload(block_, slot.host.data());
+  {
+    const TraceSpan copy("copy row", TraceKind::op, stream.name(), static_cast<double>(block_.bytes()));
+    stream.upload(block_, slot.host.data());
+  }
   stream.record(slot.copied);
 
   const auto view = [&](int64_t begin, Shape shape) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/trace.h"
 #include "ops/matmul_tuning.h"
 #include "ops/null_device.h"
 #include "ops/ops.h"
@@ -270,8 +271,18 @@ void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
   launches_.end_part(*stream_, !ran);
 }
 
-void Engine::begin_window() {
+void Engine::drop_untraced_graphs() {
+  stream_->sync();
+  store_->sync();
   store_->sync_updates();
+  graphs_.drop_untraced();
+}
+
+void Engine::begin_window() {
+  {
+    const TraceSpan span("wait for updates", TraceKind::wait);
+    store_->sync_updates();
+  }
   part(StepGraphs::begin_window, [&] { zero_window(*stream_); });
   fresh_ = true;
 }
@@ -282,6 +293,7 @@ void Engine::settle() {
 }
 
 void Engine::forward(const RowInputs& row) {
+  const TracePhaseScope phase(TracePhase::forward);
   const ModelParams& params = model_->params();
   const auto& blocks = params.block_groups;
   part(StepGraphs::forward, [&] {
@@ -303,6 +315,7 @@ void Engine::forward(const RowInputs& row) {
 }
 
 void Engine::backward(const RowInputs& row) {
+  const TracePhaseScope phase(TracePhase::backward);
   const ModelParams& params = model_->params();
   if (options_.gradient_release) store_->begin_release(*stream_, scalars_8_);
   store_->reduce(*stream_, params.final_group, fresh_);
@@ -329,7 +342,11 @@ void Engine::micro_step(const Batch& batch) {
   forward(row);
   store_->begin_gradients(*stream_, params.final_group);
   if (params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
-  model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
+  {
+    const TraceSpan span("loss");
+    const TracePhaseScope phase(TracePhase::forward);
+    model_->loss(*stream_, store_->weights(), store_->grads(), loss_sum_1_, true, row);
+  }
   launches_.end_part(*stream_, false);
   part(fresh_ ? StepGraphs::backward_first : StepGraphs::backward, [&] { backward(row); });
   fresh_ = false;
@@ -361,21 +378,32 @@ void Engine::set_scalars(double learning_rate, int64_t n, int64_t target_count) 
   scalars[StepScalar::step] = static_cast<float>(n);
   scalars[StepScalar::inverse_count] =
       static_cast<float>(1.0 / static_cast<double>(std::max<int64_t>(1, target_count)));
+  const TraceSpan span("copy scalars", TraceKind::op, stream_->name(),
+                       static_cast<double>(scalars_8_.bytes()));
   stream_->upload(scalars_8_, exchange_->given);
 }
 
 UpdateResult Engine::finish_update() {
+  const TracePhaseScope phase(TracePhase::update);
   const bool several = comm_.world_size() > 1;
-  if (several) stream_->download(&exchange_->own_loss_sum, loss_sum_1_);
+  if (several) {
+    const TraceSpan span("copy results", TraceKind::op, stream_->name(), 8);
+    stream_->download(&exchange_->own_loss_sum, loss_sum_1_);
+  }
   store_->all_reduce(*stream_, loss_sum_1_);
   part(StepGraphs::measure, [&] { store_->measure_gradients(*stream_, scalars_8_, options_.max_grad_norm); });
-  stream_->download(&exchange_->loss_sum, loss_sum_1_);
-  stream_->download(exchange_->results, scalars_8_);
-  if (several) stream_->download(&exchange_->own_squares, store_->own_squares());
+  {
+    const TraceSpan span("copy results", TraceKind::op, stream_->name(),
+                         static_cast<double>(scalars_8_.bytes()) + 8);
+    stream_->download(&exchange_->loss_sum, loss_sum_1_);
+    stream_->download(exchange_->results, scalars_8_);
+    if (several) stream_->download(&exchange_->own_squares, store_->own_squares());
+  }
   stream_->record(results_known_);
   launches_.mark_results(*stream_);
   // While the device updates, the host reports and prepares the next row: the device does not wait for it.
   part(StepGraphs::update, [&] { store_->apply_gradients(*stream_, scalars_8_); });
+  const TraceSpan waiting("wait for the device", TraceKind::wait);
   stream_->host_wait(results_known_);
   launches_.end_step(*stream_);
   store_->sync();  // a collective that failed has left the results wrong

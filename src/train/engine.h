@@ -111,6 +111,8 @@ class Engine {
   const StepGraphs& graphs() const { return graphs_; }
   /// How far the host holds the device up, step by step.
   LaunchMeter& launches() { return launches_; }
+  /// Before steps are traced (base/trace.h): see StepGraphs::drop_untraced. Waits for the device.
+  void drop_untraced_graphs();
 
  private:
   /// What crosses between host and device in update(), in staging memory.

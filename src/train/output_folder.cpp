@@ -67,6 +67,18 @@ void protect_inputs(const Config& config, const std::vector<fs::path>& doomed) {
   }
 }
 
+void create_folder(const fs::path& folder) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  if (!code && !fs::is_directory(folder, code)) code = std::make_error_code(std::errc::not_a_directory);
+  if (code) {
+    throw Error(ErrorKind::resource, "cannot create output_dir: " + code.message(), folder.string(),
+                "check the path and its permissions");
+  }
+  write_file_atomic(folder / ".deltatune-write-test", "");
+  fs::remove(folder / ".deltatune-write-test", code);
+}
+
 }  // namespace
 
 void prepare_output_folder(const Config& config, bool resuming) {
@@ -74,6 +86,11 @@ void prepare_output_folder(const Config& config, bool resuming) {
     throw Error(ErrorKind::usage, "no output folder is named", "output_dir", "give output_dir: out/my-run");
   }
   const fs::path folder = config.output_dir;
+  // A profile lies beside whatever is there, and touches none of it.
+  if (config.profile_only) {
+    protect_inputs(config, {});
+    return create_folder(folder);
+  }
   const std::vector<fs::path> traces = resuming ? std::vector<fs::path>{} : traces_of_a_run(folder);
   protect_inputs(config, config.overwrite_output_dir ? traces : std::vector<fs::path>{});
   // resume_from_checkpoint: true without a complete checkpoint yet starts over in its own folder.
@@ -88,15 +105,7 @@ void prepare_output_folder(const Config& config, bool resuming) {
     throw Error(ErrorKind::usage, "output_dir already holds a model", weights.string(),
                 "give another output_dir, or replace the model with --overwrite_output_dir");
   }
-  std::error_code code;
-  fs::create_directories(folder, code);
-  if (!code && !fs::is_directory(folder, code)) code = std::make_error_code(std::errc::not_a_directory);
-  if (code) {
-    throw Error(ErrorKind::resource, "cannot create output_dir: " + code.message(), config.output_dir,
-                "check the path and its permissions");
-  }
-  write_file_atomic(folder / ".deltatune-write-test", "");
-  fs::remove(folder / ".deltatune-write-test", code);
+  create_folder(folder);
 }
 
 void check_shared_folder(Communicator& comm, const fs::path& folder) {
@@ -125,7 +134,9 @@ void check_shared_folder(Communicator& comm, const fs::path& folder) {
 }
 
 void remove_previous_run(const fs::path& output_dir) {
-  for (const fs::path& trace : traces_of_a_run(output_dir)) {
+  std::vector<fs::path> doomed = traces_of_a_run(output_dir);
+  for (const char* name : {"profile.json", "trace"}) doomed.push_back(output_dir / name);  // may be missing
+  for (const fs::path& trace : doomed) {
     std::error_code code;
     fs::remove_all(trace, code);
     if (code) {

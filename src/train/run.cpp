@@ -27,6 +27,7 @@
 #include "train/kernel_report.h"
 #include "train/output_folder.h"
 #include "train/plan.h"
+#include "train/profiler.h"
 #include "train/recompute.h"
 #include "train/run_data.h"
 #include "train/run_log.h"
@@ -75,6 +76,7 @@ class TrainingRun {
       : device_(device),
         comm_(comm),
         leads_(comm.rank() == 0),
+        writes_(leads_ && !config.dry_run && !config.profile_only),
         status_(context.status),
         config_(config),
         output_(config.output_dir),
@@ -86,7 +88,7 @@ class TrainingRun {
     if (leads_) prepare_output_folder(config, resume_.has_value());
     comm_.exchange("");  // nobody goes on before the folder is there
     check_shared_folder(comm_, output_);
-    if (config.dry_run || !leads_) return;
+    if (!writes_) return;
     write_file_atomic(output_ / "config.resolved.yaml", context.resolved_config);
     if (!config.run_name.empty()) info_.set("run_name", config.run_name);
     info_.write();
@@ -95,7 +97,7 @@ class TrainingRun {
   int run() {
     try {
       const int code = run_steps();
-      if (config_.dry_run || !leads_) return code;
+      if (!writes_) return code;
       info_.finish(code);
       log_.write_page(true);
       return code;
@@ -138,6 +140,8 @@ class TrainingRun {
       if (comm_.world_size() > 1) stopped = static_cast<int>(max_over_ranks(comm_, stopped));
     }
     console_.finish();
+    if (profiler_) profiler_->finish();
+    if (config_.profile_only) return end_profile(stopped);
     if (skipped_rows_ && skipped_rows_->count() > 0)
       log::info("{} skipped rows are listed in {}", skipped_rows_->count(), skipped_rows_->path().string());
     if (stopped != 0 && !trainer_->done()) {
@@ -148,6 +152,12 @@ class TrainingRun {
     }
     finish();
     return 0;
+  }
+
+  int end_profile(int stopped) {
+    const std::string text = profiler_->text();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return stopped;
   }
 
   void load() {
@@ -163,9 +173,9 @@ class TrainingRun {
     console_.phase("reading and tokenising the data", 0, 0);
     if (!config_.streaming) {
       train_set_ = load_set(config_.dataset, config_.dataset_train_split, config_, source_, text_);
-      if (!config_.dry_run && leads_) write_skipped_rows(train_set_, output_);
+      if (writes_) write_skipped_rows(train_set_, output_);
       data_facts_ = dataset_json(train_set_);
-    } else if (!config_.dry_run && leads_) {
+    } else if (writes_) {
       skipped_rows_ = std::make_shared<SkippedRowsFile>(output_ / "skipped_rows.jsonl", resume_.has_value());
     }
     if (!config_.eval_dataset.empty())
@@ -233,6 +243,11 @@ class TrainingRun {
     phases_.end("memory and kernels");
     phases_.split("tuning", engine_->tuning_seconds());
     const fs::path side_files = config_.tokenizer_name_or_path.empty() ? fs::path() : text_.folder;
+    if (config_.profile != "off") profiler_ = std::make_unique<Profiler>(config_, *engine_, total_steps_);
+    if (config_.profile_only) {
+      allocations_ = device_.allocation_count();
+      return;
+    }
     saver_ = std::make_unique<CheckpointSaver>(*engine_, source_,
                                                save_options(config_, *engine_, side_files, total_steps_));
     phases_.end("memory for saves");
@@ -266,7 +281,7 @@ class TrainingRun {
       together(comm_, "load the weights", [&] {
         fill_store(engine_->store(), engine_->stream(), source_, static_cast<uint64_t>(config_.seed));
       });
-      if (leads_ && config_.overwrite_output_dir) remove_previous_run(output_);
+      if (writes_ && config_.overwrite_output_dir) remove_previous_run(output_);
     }
     started_at_ = trainer_->steps_done();
     json::Value fields;
@@ -323,11 +338,12 @@ class TrainingRun {
     log::info("from the start of the process to the first step: {}", phases_.text());
     json::Value seconds = json::Object{};
     for (const auto& [name, value] : phases_.all()) seconds.set(name, value);
-    if (leads_) info_.set("startup_s", std::move(seconds));
+    if (writes_) info_.set("startup_s", std::move(seconds));
   }
 
   void one_step() {
     at(training);
+    if (profiler_) profiler_->before_step();
     const StepReport report = trainer_->step();
     DELTATUNE_ASSERT(device_.allocation_count() == allocations_);
     tokens_seen_ += report.tokens;
@@ -339,6 +355,7 @@ class TrainingRun {
     const auto due = [&](int64_t every) { return every > 0 && (report.step % every == 0 || last); };
     log_.step(report, due(config_.logging_steps));
     if (eval_set_ && due(config_.eval_steps) && config_.eval_steps > 0) run_evaluation();
+    if (!saver_) return;
     if (const auto saved = saver_->poll()) report_save(*saved);
     if (config_.save_steps > 0 && report.step % config_.save_steps == 0) save();
   }
@@ -416,7 +433,7 @@ class TrainingRun {
 
   // One that is still being written.
   void finish_save() {
-    if (!saver_->pending()) return;
+    if (!saver_ || !saver_->pending()) return;
     at("saving");
     const Stopwatch clock;
     report_save(saver_->finish());
@@ -466,7 +483,7 @@ class TrainingRun {
 
   void finish_failed(const Error& error) {
     console_.finish();
-    if (config_.dry_run || !leads_) return;
+    if (!writes_) return;
     try {
       info_.finish(exit_code(error.kind()), error.what());
       log_.write_page(true);
@@ -477,7 +494,8 @@ class TrainingRun {
 
   Device& device_;
   Communicator& comm_;
-  bool leads_;  ///< rank 0: logs, metrics, report, and whatever is not a rank's own
+  bool leads_;   ///< rank 0: logs, metrics, report, and whatever is not a rank's own
+  bool writes_;  ///< rank 0 of a run that leaves files behind
   RankStatus* status_;
   const Config& config_;
   Config sized_;  ///< with max_documents as the data needs it
@@ -494,8 +512,9 @@ class TrainingRun {
   std::shared_ptr<SkippedRowsFile> skipped_rows_;  // of a run that streams
   std::unique_ptr<RowStream> stream_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<CheckpointSaver> saver_;
+  std::unique_ptr<CheckpointSaver> saver_;  ///< nullptr: nothing is saved
   std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Profiler> profiler_;
   Phases phases_;
   int64_t total_steps_ = 0;
   int64_t tokens_seen_ = 0;

@@ -42,7 +42,7 @@ void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::
   total_steps_ = total_steps;
   slow_kernels_ = slow_kernels;
   clock_.restart();
-  if (!leads_) return;
+  if (!leads_ || config_.profile_only) return;
   truncate_metrics(output_ / "metrics.jsonl", steps > 0 ? steps : -1);
   metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
   if (slow_kernels) metrics_->mark_slow_kernels();
@@ -70,7 +70,7 @@ void RunLog::step(const StepReport& report, bool logged) {
                static_cast<double>(total_steps_ - report.step);
   console_.step(line, logged);
   if (!logged) return;
-  if (leads_) metrics_->step(line);
+  if (metrics_) metrics_->step(line);
   history_.push_back(
       {report.epoch,
        report.step,
@@ -81,7 +81,7 @@ void RunLog::step(const StepReport& report, bool logged) {
 }
 
 void RunLog::event(std::string_view name, const json::Value& fields) {
-  if (leads_) metrics_->event(name, fields);
+  if (metrics_) metrics_->event(name, fields);
 }
 
 void RunLog::warn(int64_t step, const std::string& message) {
@@ -94,11 +94,11 @@ void RunLog::warn(int64_t step, const std::string& message) {
 }
 
 void RunLog::sync() {
-  if (leads_) metrics_->sync();
+  if (metrics_) metrics_->sync();
 }
 
 void RunLog::refresh_report() {
-  if (!leads_ || report_clock_.seconds() < report_pause_) return;
+  if (!metrics_ || report_clock_.seconds() < report_pause_) return;
   const Stopwatch clock;
   try {
     write_page(false);

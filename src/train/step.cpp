@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/trace.h"
 #include "comm/exchange.h"
 
 namespace deltatune {
@@ -18,6 +19,7 @@ Trainer::Trainer(Engine& engine, RowStream& stream, Schedule schedule, int64_t a
 }
 
 Batch Trainer::next_row(StepReport& report) {
+  const TraceSpan span("data wait", TraceKind::data);
   const Stopwatch waiting;
   Batch batch = stream_.next();
   report.data_seconds += waiting.seconds();
@@ -31,6 +33,7 @@ Batch Trainer::next_row(StepReport& report) {
 }
 
 void Trainer::sum_counts(StepReport& report) {
+  const TraceSpan span("sum over ranks");
   int64_t roofline_ns = roofline_ ? static_cast<int64_t>(roofline_->seconds() * 1e9) : 0;
   int64_t matmul_ns = roofline_ ? static_cast<int64_t>(roofline_->matmul_seconds() * 1e9) : 0;
   RowWork& work = report.work;
@@ -67,6 +70,7 @@ UpdateResult Trainer::update_inside_backward(StepReport& report) {
 }
 
 StepReport Trainer::step() {
+  const TraceSpan span("step");
   const Stopwatch clock;
   const double waited_before = engine_.comm().waited_s();
   if (roofline_ != nullptr) roofline_->begin();

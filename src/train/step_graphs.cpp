@@ -5,8 +5,41 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/trace.h"
 
 namespace deltatune {
+
+namespace {
+
+// While it exists, ops are traced as what a graph holds.
+class NotedCapture {
+ public:
+  NotedCapture() : trace_(current_trace) {
+    if (trace_) trace_->capturing = true;
+  }
+  ~NotedCapture() {
+    if (trace_) trace_->capturing = false;
+  }
+  NotedCapture(const NotedCapture&) = delete;
+  NotedCapture& operator=(const NotedCapture&) = delete;
+
+ private:
+  TraceBuffer* trace_;
+};
+
+}  // namespace
+
+const char* StepGraphs::name_of(Part part) {
+  static constexpr std::array<const char*, part_count> names = {"begin_window", "forward", "backward_first",
+                                                                "backward",     "measure", "update"};
+  return names[part];
+}
+
+void StepGraphs::drop_untraced() {
+  for (State& part : parts_) {
+    if (!part.traced) part.graph = {};
+  }
+}
 
 void StepGraphs::check(const Stream& stream) {
   if (stream.can_capture()) return;
@@ -18,10 +51,13 @@ void StepGraphs::check(const Stream& stream) {
 }
 
 bool StepGraphs::capture(Stream& stream, State& part, const std::function<void()>& ops) {
+  const TraceSpan span("capture of a graph");
   try {
+    const NotedCapture noted;
     stream.begin_capture();
     ops();
     part.graph = stream.end_capture();
+    part.traced = current_trace != nullptr;
     return true;
   } catch (const Error& error) {
     stream.abandon_capture();
@@ -39,9 +75,11 @@ void StepGraphs::run(Stream& stream, Part which, const std::function<void()>& op
   State& part = parts_[which];
   if (mode_ == GraphMode::never || !part.warm) {
     part.warm = true;
+    const TraceSpan span(name_of(which));
     return ops();
   }
   if (!part.graph.native && !capture(stream, part, ops)) return ops();
+  const TraceSpan span(name_of(which), TraceKind::launch, stream.name());
   stream.launch(part.graph);
 }
 

@@ -19,6 +19,8 @@ enum class GraphMode { automatic, always, never };
 class StepGraphs {
  public:
   enum Part { begin_window, forward, backward_first, backward, measure, update, part_count };
+  /// "forward", ...; a literal.
+  static const char* name_of(Part part);
 
   explicit StepGraphs(GraphMode mode) : mode_(mode) {}
 
@@ -28,12 +30,16 @@ class StepGraphs {
   /// run. A stretch that cannot be captured ends the use of graphs with one line in the log (automatic), or
   /// throws (always).
   void run(Stream&, Part, const std::function<void()>& ops);
+  /// Captures anew, when they run next, the parts that were captured without a trace (base/trace.h): only
+  /// then is it known which of a graph's work is whose. The device must be done with them.
+  void drop_untraced();
   /// Nodes of the part's graph; 0: not captured.
   int64_t nodes(Part part) const { return parts_[part].graph.nodes; }
 
  private:
   struct State {
     bool warm = false;
+    bool traced = false;  ///< captured with a trace
     Graph graph;
   };
   bool capture(Stream&, State&, const std::function<void()>& ops);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/trace.h"
 #include "cpu/device.h"
 #include "io/test_files.h"
 #include "ops/null_device.h"
@@ -52,6 +53,31 @@ TEST(StepGraphsTest, RunsThenCapturesThenReplays) {
   graphs.run(stream, StepGraphs::update, work);
   EXPECT_EQ(stream.calls, "w") << "each part warms up on its own";
   EXPECT_EQ(graphs.nodes(StepGraphs::update), 0);
+}
+
+TEST(StepGraphsTest, WhatWasCapturedWithoutATraceIsCapturedAnewForOne) {
+  const auto device = make_cpu_device();
+  NotingStream stream(*device);
+  StepGraphs graphs(GraphMode::automatic);
+  const auto work = [&] { const TraceSpan noted("work", TraceKind::op); };
+  for (int i = 0; i < 3; ++i) graphs.run(stream, StepGraphs::forward, work);
+  EXPECT_EQ(stream.calls, "beLL");
+  TraceBuffer trace(100, 100);
+  current_trace = &trace;
+  for (int cycle = 0; cycle < 2; ++cycle) {
+    graphs.drop_untraced();
+    for (int i = 0; i < 2; ++i) graphs.run(stream, StepGraphs::forward, work);
+  }
+  current_trace = nullptr;
+  EXPECT_EQ(stream.calls, "beLLbeLLLL") << "once is enough";
+  ASSERT_EQ(trace.captured_events().size(), 1U);
+  EXPECT_STREQ(trace.captured_events()[0].name, "work");
+  int launches = 0;
+  for (const TraceEvent& e : trace.events()) {
+    EXPECT_STRNE(e.name, "work") << "captured, not run";
+    launches += e.kind == TraceKind::launch ? 1 : 0;
+  }
+  EXPECT_EQ(launches, 4);
 }
 
 TEST(StepGraphsTest, NeverRunsOpByOp) {

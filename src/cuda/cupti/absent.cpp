@@ -9,11 +9,11 @@ const CuptiLibrary& cupti_library() {
 }
 
 ActivityTracer activity_tracer() {
-  return {[](std::string& why) {
-            why = cupti_library().why;
-            return false;
-          },
-          [] { return int64_t{0}; }, [] { return ActivityTrace(); }};
+  const auto refuse = [](std::string& why) {
+    why = cupti_library().why;
+    return false;
+  };
+  return {refuse, [] { return int64_t{0}; }, [] { return ActivityTrace(); }, refuse, [](uint64_t) {}, [] {}};
 }
 
 }  // namespace deltatune::cuda

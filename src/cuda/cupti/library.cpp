@@ -31,6 +31,11 @@ struct Opened {
     opened.find(functions.dropped_records, "cuptiActivityGetNumDroppedRecords");
     opened.find(functions.timestamp, "cuptiGetTimestamp");
     opened.find(functions.result_string, "cuptiGetResultString");
+    opened.find(functions.push_id, "cuptiActivityPushExternalCorrelationId");
+    opened.find(functions.pop_id, "cuptiActivityPopExternalCorrelationId");
+    opened.find(functions.graph_node_id, "cuptiGetGraphNodeId");
+    opened.find(functions.subscribe, "cuptiSubscribe");
+    opened.find(functions.enable_callback, "cuptiEnableCallback");
     CUptiResult (*get_version)(uint32_t*) = nullptr;
     opened.find(get_version, "cuptiGetVersion");
     library.why = opened.why();

@@ -1,7 +1,8 @@
-// CUPTI's activity interface as a table of functions out of the library that was opened.
+// What is used of CUPTI as a table of functions out of the library that was opened.
 #pragma once
 
 #include <cupti_activity.h>
+#include <cupti_callbacks.h>
 
 namespace deltatune::cuda {
 
@@ -14,6 +15,11 @@ struct CuptiFunctions {
   decltype(cuptiActivityGetNumDroppedRecords)* dropped_records = nullptr;
   decltype(cuptiGetTimestamp)* timestamp = nullptr;
   decltype(cuptiGetResultString)* result_string = nullptr;
+  decltype(cuptiActivityPushExternalCorrelationId)* push_id = nullptr;
+  decltype(cuptiActivityPopExternalCorrelationId)* pop_id = nullptr;
+  decltype(cuptiGetGraphNodeId)* graph_node_id = nullptr;
+  decltype(cuptiSubscribe)* subscribe = nullptr;
+  decltype(cuptiEnableCallback)* enable_callback = nullptr;
 };
 
 /// All of them, or nullptr (cupti_library() says why).

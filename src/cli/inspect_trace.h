@@ -1,0 +1,12 @@
+// `deltatune inspect trace/rank0000.json.gz`: what a trace holds, and every event checked.
+#pragma once
+
+#include <string>
+
+namespace deltatune::cli {
+
+/// Prints lanes and problems; exit code 0, or 3 for a trace that breaks its format. Throws Error{data} for a
+/// file that is no trace at all, or is larger than 512 MiB.
+int inspect_trace(const std::string& path, bool as_json);
+
+}  // namespace deltatune::cli
