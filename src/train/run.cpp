@@ -136,8 +136,11 @@ class TrainingRun {
     while (!trainer_->done() && stopped == 0) {
       one_step();
       if (trainer_->steps_done() == started_at_ + 1) report_start();
-      stopped = StopSignal::exit_code();
-      if (comm_.world_size() > 1) stopped = static_cast<int>(max_over_ranks(comm_, stopped));
+      // What one rank is told or wants, all do.
+      int64_t word = 2 * StopSignal::exit_code() + (log_.telemetry_due() ? 1 : 0);
+      if (comm_.world_size() > 1) word = max_over_ranks(comm_, word);
+      stopped = static_cast<int>(word / 2);
+      if (word % 2 == 1) log_.write_telemetry(trainer_->steps_done());
     }
     console_.finish();
     if (profiler_) profiler_->finish();
@@ -471,6 +474,7 @@ class TrainingRun {
     finish_save();
     at("saving");
     saver_->save_model(trainer_state());
+    log_.write_telemetry(trainer_->steps_done());
     if (!leads_) return;
     json::Value fields;
     fields.set("step", trainer_->steps_done());

@@ -12,6 +12,12 @@
 #include "ops/cuda_plugin.h"
 
 namespace deltatune {
+namespace {
+
+// A sample is 0.2 s: what there is to say changes slowly, and the file should not be telemetry for the most.
+constexpr double telemetry_every_s = 10;
+
+}  // namespace
 
 RunLog::RunLog(const Config& config, Communicator& comm, Console& console,
                std::function<void(bool ended)> page)
@@ -26,8 +32,10 @@ void RunLog::measure(Engine& engine, Trainer& trainer, bool tied) {
   const Device& device = engine.device();
   model_ = &engine.model().config();
   mem_peak_gib_ = static_cast<double>(device.plan().total()) / double(1 << 30);
-  device_ = meter_device(device.target(), gpu_identity(device).product);
+  const GpuIdentity gpu = gpu_identity(device);
+  device_ = meter_device(device.target(), gpu.product);
   log::info("{}", device_.note);
+  if (device.target() == Target::cuda) open_telemetry(gpu.pci_bus_id);
   // Ranks on different GPUs: a sum over all needs all.
   const bool all =
       ranks_where(comm_, device_.card.has_value()).size() == static_cast<size_t>(comm_.world_size());
@@ -35,6 +43,45 @@ void RunLog::measure(Engine& engine, Trainer& trainer, bool tied) {
   roofline_ = std::make_unique<StepRoofline>(*model_, tied, engine.options(), device.facts(),
                                              comm_.world_size(), *device_.card);
   trainer.measure_roofline(*roofline_);
+}
+
+void RunLog::open_telemetry(const std::string& pci_bus_id) {
+  pci_bus_id_ = pci_bus_id;
+  std::string why;
+  const std::shared_ptr<NvmlGpu> nvml = NvmlGpu::open(pci_bus_id, why);
+  if (nvml) {
+    telemetry_ = std::make_unique<Telemetry>([nvml] { return nvml->sample(); });
+  } else {
+    log::info("no telemetry of the GPU (utilisation, clocks, power, errors): {}", why);
+  }
+}
+
+bool RunLog::telemetry_due() const {
+  return leads_ && telemetry_ && telemetry_clock_.seconds() >= telemetry_every_s;
+}
+
+void RunLog::write_telemetry(int64_t step) {
+  if (pci_bus_id_.empty()) return;  // on the CPU, as all other ranks
+  std::string own;
+  if (telemetry_) {
+    const TelemetryWindow window = telemetry_->take();
+    if (window.samples() > 0) own = json::dump(window.to_json(comm_.rank(), pci_bus_id_));
+  }
+  const std::vector<std::string> all = comm_.collect(own);
+  if (!leads_) return;
+  telemetry_clock_.restart();
+  json::Array devices;
+  for (const std::string& text : all) {
+    if (!text.empty()) devices.push_back(json::parse(text, "telemetry of a rank"));
+  }
+  if (devices.empty()) return;
+  for (const json::Value& entry : devices) {
+    for (const std::string& trouble : health_.judge(entry, tokens_per_s_)) warn(step, trouble);
+  }
+  json::Value fields;
+  fields.set("step", step);
+  fields.set("devices", std::move(devices));
+  event("telemetry", fields);
 }
 
 void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields) {
@@ -64,6 +111,8 @@ void RunLog::step(const StepReport& report, bool logged) {
   line.grad_norm = report.grad_norm;
   line.learning_rate = report.learning_rate;
   set_meters(line, report, *model_, device_, comm_.world_size());
+  if (telemetry_ && logged) line.gpu_utilisation = telemetry_->take(1).utilisation();
+  tokens_per_s_ = line.tokens_per_s_per_device;
   line.mem_peak_gib = mem_peak_gib_;
   line.slow_kernels = slow_kernels_;
   line.eta_s = clock_.seconds() / static_cast<double>(report.step - started_at_) *

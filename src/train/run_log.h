@@ -16,6 +16,7 @@
 #include "io/trainer_state.h"
 #include "observe/console.h"
 #include "observe/metrics.h"
+#include "observe/telemetry.h"
 #include "train/config.h"
 #include "train/engine.h"
 #include "train/meters.h"
@@ -29,11 +30,16 @@ class RunLog {
   /// RunContext); empty: write_report() of observe/report.h.
   RunLog(const Config& config, Communicator& comm, Console& console, std::function<void(bool ended)> page);
 
-  /// What the meters compare with, and the rows' roofline; one log line. All ranks call it.
+  /// What the meters compare with, the rows' roofline, and the look at the GPU; a line in the log about each.
+  /// All ranks call it.
   void measure(Engine& engine, Trainer& trainer, bool tied);
   /// Opens the files, for a run that has done `steps` steps (0: a new one): what they hold of later steps is
   /// removed. Writes the start event with `fields`.
   void start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields);
+
+  /// Whether rank 0 would write a telemetry event now; then all ranks call write_telemetry() together.
+  bool telemetry_due() const;
+  void write_telemetry(int64_t step);
 
   /// A step that is done: console, and where `logged` metrics, history and report.
   void step(const StepReport& report, bool logged);
@@ -57,6 +63,8 @@ class RunLog {
   double seconds() const { return clock_.seconds(); }
 
  private:
+  void open_telemetry(const std::string& pci_bus_id);
+
   const Config& config_;
   Communicator& comm_;
   Console& console_;
@@ -66,12 +74,17 @@ class RunLog {
   const ModelConfig* model_ = nullptr;
   MeterDevice device_;
   std::unique_ptr<StepRoofline> roofline_;
+  std::string pci_bus_id_;
+  std::unique_ptr<Telemetry> telemetry_;  ///< of this rank's GPU; nullptr: none
+  HealthCheck health_;
+  Stopwatch telemetry_clock_;
   std::unique_ptr<MetricsWriter> metrics_;
   std::vector<LogEntry> history_;
   double loss_sum_ = 0;
   int64_t targets_ = 0;
   int64_t total_steps_ = 0;
   int64_t started_at_ = 0;
+  double tokens_per_s_ = 0;  ///< of the last step, on one device
   double mem_peak_gib_ = 0;
   bool slow_kernels_ = false;
   Stopwatch clock_;
