@@ -216,11 +216,17 @@ class Builder {
   void add_records(const ProfileWindow& w, const Place& place) {
     std::set<std::pair<uint32_t, uint64_t>> replayed;
     std::set<uint32_t> calls;
+    int64_t begin = w.begin_ns;
+    int64_t end = w.begin_ns;
     for (const ActivityRecord& r : w.activity.records) {
       if (r.end_ns <= r.start_ns) continue;
       bool mine = false;
       const TraceEvent* e = claimant(w, in_.captured, r, mine);
-      if (!mine) continue;
+      if (!mine) {
+        if (r.start_ns < w.end_ns) begin = std::max(begin, r.end_ns);
+        continue;
+      }
+      end = std::max(end, r.end_ns);
       calls.insert(r.correlation);
       if (r.kind == ActivityKind::kernel) out_.kernels += 1;
       const double ms = milliseconds(r.end_ns - r.start_ns);
@@ -234,6 +240,7 @@ class Builder {
       if (r.noted_by != 0 && replayed.emplace(r.correlation, r.noted_by).second) count_call(op, *e);
     }
     out_.launches += static_cast<double>(calls.size());
+    out_.span_ms += milliseconds(std::max<int64_t>(0, end - begin));
     if (w.activity.records.empty()) return;
     add_idle(w);
   }
@@ -259,8 +266,8 @@ class Builder {
 
   void finish() {
     const double n = static_cast<double>(std::max<int64_t>(1, out_.steps));
-    for (double* x : {&out_.step_ms, &out_.busy_ms, &out_.marked_ms, &out_.launches, &out_.kernels,
-                      &out_.unnamed_ms, &out_.gather_ms, &out_.reduce_ms, &out_.exposed_ms,
+    for (double* x : {&out_.step_ms, &out_.busy_ms, &out_.marked_ms, &out_.span_ms, &out_.launches,
+                      &out_.kernels, &out_.unnamed_ms, &out_.gather_ms, &out_.reduce_ms, &out_.exposed_ms,
                       &out_.data_wait_ms, &out_.host_wait_ms, &out_.host_bound_ms}) {
       *x /= n;
     }

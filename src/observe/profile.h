@@ -79,6 +79,8 @@ struct Profile {
   int64_t steps = 0;
   double step_ms = 0, busy_ms = 0, idle_ms = 0;
   double marked_ms = 0;  ///< of a step, by marks on the device's clock; 0: not measured
+  double span_ms =
+      0;  ///< the same by the tracer: between the ends of what was queued before and in the window
   double launches = 0, kernels = 0;
   bool graph = false;
   std::optional<double> off_ms;  ///< a step without tracing

@@ -57,6 +57,7 @@ json::Value Profile::to_json() const {
   out.set("busy_ms", busy_ms);
   out.set("idle_ms", idle_ms);
   out.set("marked_ms", marked_ms);
+  out.set("span_ms", span_ms);
   out.set("launches", launches);
   out.set("kernels", kernels);
   out.set("graph", graph);
@@ -114,6 +115,7 @@ Profile Profile::from_json(const json::Value& v) {
   number("busy_ms", out.busy_ms);
   number("idle_ms", out.idle_ms);
   number("marked_ms", out.marked_ms);
+  number("span_ms", out.span_ms);
   number("launches", out.launches);
   number("kernels", out.kernels);
   number("gemm_tflops", out.gemm_tflops);

@@ -197,8 +197,11 @@ std::string totals(const Profile& p) {
         p.launches, p.kernels, p.graph ? ", with CUDA graphs" : "", 100 * p.named_share(),
         p.named_ms() + p.unnamed_ms, p.unnamed_ms);
     out += idle_lines(p);
-    if (p.marked_ms > 0)
-      out += format("by marks on the device's clock a step takes {:.3f} ms\n", p.marked_ms);
+    if (p.marked_ms > 0) {
+      out += format(
+          "a step takes the device {:.3f} ms by marks on its own clock, {:.3f} ms by CUPTI ({:+.2f} %)\n",
+          p.marked_ms, p.span_ms, 100 * (p.span_ms / p.marked_ms - 1));
+    }
   } else {
     out += format("{:.0f} ops a step, {:.3f} ms of {:.3f} ms; {:.3f} ms between them\n", p.launches,
                   p.busy_ms, p.step_ms, p.idle_ms);

@@ -125,7 +125,9 @@ TEST_F(CudaActivity, JoinsWorkWithTheIdsThatWereOpen) {
   if (!tracer.start_joined(why)) GTEST_SKIP() << why;
   const Graph graph = capture();
   for (int round = 0; round < 2; ++round) {
-    if (round == 1) ASSERT_TRUE(tracer.start_joined(why)) << why;
+    if (round == 1) {
+      ASSERT_TRUE(tracer.start_joined(why)) << why;
+    }
     tracer.push(7);
     ops::fill(*stream, x, 2);
     tracer.push(8);

@@ -90,6 +90,7 @@ TEST(Profile, RecordsGoToTheOpsThatQueuedOrCapturedThem) {
   EXPECT_EQ(p.steps, 2);
   EXPECT_DOUBLE_EQ(p.step_ms, 1);
   EXPECT_DOUBLE_EQ(p.marked_ms, 1.05);
+  EXPECT_DOUBLE_EQ(p.span_ms, (2.92 - 1.05) / 2);
   const ProfileOp& a = find(p, "a");
   EXPECT_DOUBLE_EQ(a.calls, 1);
   EXPECT_DOUBLE_EQ(a.device_ms, 0.2);
