@@ -442,6 +442,11 @@ void command_rows(Table& t) {
         "the numbers of layers themselves, e.g. 4,8")
       .flag("depths")
       .command_line();
+  t.add("bench_bits", &Config::bench_bits, bench_step,
+        "in place of times: repeat forward and backward this often and compare the bits of the gradients")
+      .range(0, 1 << 30)
+      .flag("check_bits")
+      .command_line();
   t.add("bench_devices", &Config::bench_devices, bench_ladder,
         "devices that share the epoch and the memory of the whole model")
       .range(1, 1 << 20)

@@ -10,6 +10,7 @@
 #include "io/model_path.h"
 #include "ops/cuda_plugin.h"
 #include "ops/op.h"
+#include "train/bench_bits.h"
 #include "train/bench_model.h"
 #include "train/bench_op.h"
 #include "train/bench_step.h"
@@ -54,6 +55,17 @@ int verb_bench_step(const Invocation& call) {
   std::string why;
   if (const CudaPlugin* plugin = device->target() == Target::cuda ? cuda_plugin(why) : nullptr) {
     options.tracer = plugin->activity;
+  }
+  if (config.bench_bits > 0) {
+    const BitsReport bits = check_bits(*device, options, config.bench_bits);
+    std::string text;
+    for (const std::string& line : bits.lines) text += line + "\n";
+    text += format("{} of {} rounds differ\n", bits.different, bits.rounds);
+    json::Array lines(bits.lines.begin(), bits.lines.end());
+    report_bench(
+        call, *device, text,
+        json::Object{{"rounds", bits.rounds}, {"different", bits.different}, {"lines", std::move(lines)}});
+    return bits.different == 0 ? 0 : exit_code(ErrorKind::diverged);
   }
   const BenchStepReport report = bench_step(*device, options);
   report_bench(call, *device, report.to_text(), report.to_json());

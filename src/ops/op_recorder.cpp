@@ -2,6 +2,7 @@
 #include "ops/op_recorder.h"
 
 #include <initializer_list>
+#include <utility>
 
 #include "ops/kernels.h"
 
@@ -25,6 +26,19 @@ struct ShapeNote {
   }
 };
 
+/// What an op may write: its arguments that are no const views.
+struct OutputNote {
+  std::vector<Tensor> found;
+  void operator()(const Tensor& x) {
+    if (!x.empty()) found.push_back(x);
+  }
+  void operator()(const AdamwTensors& x) {
+    for (const Tensor& y : {x.param_n, x.master_n, x.m_n, x.v_n, x.m_unit_b, x.v_unit_b}) (*this)(y);
+  }
+  template <class T>
+  void operator()(const T&) {}
+};
+
 std::string matmul_shape(CTensor c, CTensor a, MatmulSpec spec) {
   static constexpr const char* layouts[] = {"nt", "nn", "tn"};
   const int64_t depth = spec.layout == MatmulLayout::tn ? a.dim(0) : a.dim(1);
@@ -41,8 +55,10 @@ struct RowOf<Fn<void(Stream&, A...)> Kernels::*> {
   static void note(Stream& stream, A... arguments) {
     ShapeNote shape;
     (shape(arguments), ...);
+    OutputNote outputs;
+    (outputs(arguments), ...);
     // By value: segments are a reference to what the caller may not keep.
-    static_cast<OpRecorder&>(stream).add(shape.text(),
+    static_cast<OpRecorder&>(stream).add(shape.text(), std::move(outputs.found),
                                          [=](Stream& on) { (on.kernels().*member)(on, arguments...); });
   }
 };
@@ -62,7 +78,7 @@ const Kernels& recording_kernels() {
       .add_rmsnorm_backward = noted<&K::add_rmsnorm_backward>,
       .matmul =
           +[](Stream& stream, Tensor c, CTensor a, CTensor b, MatmulSpec spec) {
-            static_cast<OpRecorder&>(stream).add(matmul_shape(c, a, spec),
+            static_cast<OpRecorder&>(stream).add(matmul_shape(c, a, spec), {c},
                                                  [=](Stream& on) { on.kernels().matmul(on, c, a, b, spec); });
           },
       .qk_norm_rope_forward = noted<&K::qk_norm_rope_forward>,
@@ -97,9 +113,10 @@ const Kernels& recording_kernels() {
 
 OpRecorder::OpRecorder(Device& device) : Stream(device, recording_kernels(), {}, "recorder") {}
 
-void OpRecorder::add(std::string shape, std::function<void(Stream&)> run) {
+void OpRecorder::add(std::string shape, std::vector<Tensor> outputs, std::function<void(Stream&)> run) {
   RecordedCall call;
   call.shape = std::move(shape);
+  call.outputs = std::move(outputs);
   call.run = std::move(run);
   // The wrapper has counted the call just now.
   for (size_t i = 0; i < max_ops; ++i) {

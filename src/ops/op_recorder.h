@@ -15,6 +15,7 @@ struct RecordedCall {
   Op op = Op::count;
   std::string shape;  ///< "bf16 [8192, 5120]": what tells calls of one op apart
   OpCost cost;
+  std::vector<Tensor> outputs;       ///< that it writes or adds to, those that are wanted
   std::function<void(Stream&)> run;  ///< the row of the given stream's table, past the op's checks
 };
 
@@ -31,7 +32,7 @@ class OpRecorder final : public Stream {
   void download(void*, CTensor) override {}
 
   /// Called by the recording table.
-  void add(std::string shape, std::function<void(Stream&)> run);
+  void add(std::string shape, std::vector<Tensor> outputs, std::function<void(Stream&)> run);
 
  private:
   std::vector<RecordedCall> calls_;

@@ -58,35 +58,13 @@ class StepBench {
         tracer_(options.tracer),
         timed_seconds_(options.timed_seconds),
         parts_(options.parts) {
-    std::vector<size_t> first;
-    for (int64_t l = 0; l < layers; ++l) first.push_back(static_cast<size_t>(l));
-    const ModelConfig config = with_layers(options.model, first);
-    rows_ = options.rows;
-    if (rows_.empty()) rows_.push_back(bench_batch(options.lengths, options.tokens, config.vocab_size));
-    EngineOptions engine;
-    engine.storage = options.storage;
-    engine.tokens = options.tokens;
-    for (const Batch& row : rows_)
-      engine.max_documents = std::max(engine.max_documents, static_cast<int64_t>(row.cu_seqlens.size()) - 1);
-    engine.keep = options.keep ? options.keep(layers) : keep_of(options.recompute);
-    engine.prefer_kernel = options.kernel;
-    engine.prefer_for_products = false;
-    engine.max_grad_norm = 1;
-    engine.moments.dtype = options.moments;
-    engine.master_weights = options.master_weights;
-    engine.adamw.rounding = options.rounding;
-    engine.graph = options.graph;
-    engine.deterministic = options.deterministic;
-    engine.allow_slow_kernels = options.allow_slow_kernels;
-    engine.tune_matmuls = options.tune_matmuls;
-    engine.cache_folder = options.cache_folder;
-    engine_ = std::make_unique<Engine>(device, *comm_, config, config.tie_word_embeddings, engine);
+    rows_ = bench_rows(options);
+    engine_ = bench_engine(device, *comm_, options, layers, rows_);
     out_.figures.layers = static_cast<double>(layers);
     out_.figures.bytes = static_cast<double>(device.allocated_bytes());
     for (const Param& param : engine_->store().table().params) {
       if (param.product_gradient) out_.figures.parameters += static_cast<double>(param.shape.count());
     }
-    fill_random(*engine_);
   }
 
   const Batch& batch() const { return rows_.front(); }
@@ -293,6 +271,38 @@ json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
 }
 
 }  // namespace
+
+std::vector<Batch> bench_rows(const BenchStepOptions& options) {
+  if (!options.rows.empty()) return options.rows;
+  return {bench_batch(options.lengths, options.tokens, options.model.vocab_size)};
+}
+
+std::unique_ptr<Engine> bench_engine(Device& device, Communicator& comm, const BenchStepOptions& options,
+                                     int64_t layers, const std::vector<Batch>& rows) {
+  std::vector<size_t> first;
+  for (int64_t l = 0; l < layers; ++l) first.push_back(static_cast<size_t>(l));
+  const ModelConfig config = with_layers(options.model, first);
+  EngineOptions engine;
+  engine.storage = options.storage;
+  engine.tokens = options.tokens;
+  for (const Batch& row : rows)
+    engine.max_documents = std::max(engine.max_documents, static_cast<int64_t>(row.cu_seqlens.size()) - 1);
+  engine.keep = options.keep ? options.keep(layers) : keep_of(options.recompute);
+  engine.prefer_kernel = options.kernel;
+  engine.prefer_for_products = false;
+  engine.max_grad_norm = 1;
+  engine.moments.dtype = options.moments;
+  engine.master_weights = options.master_weights;
+  engine.adamw.rounding = options.rounding;
+  engine.graph = options.graph;
+  engine.deterministic = options.deterministic;
+  engine.allow_slow_kernels = options.allow_slow_kernels;
+  engine.tune_matmuls = options.tune_matmuls;
+  engine.cache_folder = options.cache_folder;
+  auto out = std::make_unique<Engine>(device, comm, config, config.tie_word_embeddings, engine);
+  fill_random(*out);
+  return out;
+}
 
 double BenchStepReport::mfu(const StepFigures& f) const {
   if (peak_tflop_s <= 0) return 0;

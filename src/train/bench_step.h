@@ -18,6 +18,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@
 #include "ops/optimizer.h"
 #include "train/bench_timer.h"
 #include "train/bench_trace.h"
+#include "train/engine.h"
 #include "train/step_graphs.h"
 
 namespace deltatune {
@@ -101,6 +103,12 @@ struct BenchStepReport {
   json::Value to_json() const;
   std::string to_text() const;
 };
+
+/// Rows that steps take in turn: options.rows, or one of documents of options.lengths.
+std::vector<Batch> bench_rows(const BenchStepOptions& options);
+/// The first `layers` layers as bench_step() runs them, with random weights.
+std::unique_ptr<Engine> bench_engine(Device& device, Communicator& comm, const BenchStepOptions& options,
+                                     int64_t layers, const std::vector<Batch>& rows);
 
 /// Throws Error{usage} for depths that the model does not have and slow kernels that are not allowed,
 /// Error{resource} where a depth does not fit the device.

@@ -155,6 +155,7 @@ struct Config {
   std::string bench_kernel;                 ///< bench op --kernel
   int64_t bench_layers = 8;                 ///< bench step --layers: the deeper of two depths
   std::vector<std::string> bench_depths;    ///< bench step --depths; empty: half of bench_layers, and these
+  int64_t bench_bits = 0;                   ///< bench step --check-bits: rounds
   int64_t bench_devices = 1;                ///< bench ladder --devices
   std::string bench_svg;                    ///< bench ladder --svg: file for the picture
   std::string bench_rivals;                 ///< bench ladder --rivals: the script that times them

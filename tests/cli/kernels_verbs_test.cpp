@@ -95,6 +95,17 @@ TEST(KernelsVerbs, BenchOpRefusesWhatItDoesNotKnow) {
   }
 }
 
+TEST(KernelsVerbs, BenchStepComparesBits) {
+  const std::string tiny = " --device cpu --dtype f32 --depths 4 --tokens 64 --model '" DELTATUNE_SOURCE_DIR
+                           "/examples/demo/model'";
+  for (const char* graph : {"auto", "false"}) {
+    const ProgramResult result =
+        run_deltatune("bench step --check-bits 2 --cuda_graph " + std::string(graph) + tiny);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.out, "0 of 2 rounds differ\n");
+  }
+}
+
 TEST(KernelsVerbs, BenchSaysWhatIsWrongBeforeItMeasures) {
   const std::string tiny = " --device cpu --tokens 64 --model '" DELTATUNE_SOURCE_DIR "/examples/demo/model'";
   const std::pair<std::string, std::string> cases[] = {

@@ -208,6 +208,7 @@ struct Run {
         rows += Bulk::unit_bytes;
         to += Bulk::unit * call.columns;
       }
+      ptx::fence_bulk_copies();  // what the lanes have read may be written over
       __syncwarp();
       if (lane == 0 && group + Tile::slots < groups) start(group + Tile::slots, place.slot);
       place.next();

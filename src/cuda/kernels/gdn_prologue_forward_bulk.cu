@@ -109,6 +109,7 @@ struct Run {
         }
         rows += Bulk::unit_bytes;
       }
+      ptx::fence_bulk_copies();  // what the lanes have read may be written over
       __syncwarp();
       if (lane == 0 && group + Tile::slots < groups) start(group + Tile::slots, place.slot);
       place.next();

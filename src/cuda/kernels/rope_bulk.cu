@@ -74,6 +74,12 @@ struct Ring {
   __device__ void wait(int slot, int parity) const {
     ptx::mbarrier_wait(ptx::shared_address(barriers + slot), parity);
   }
+  /// By the warp, between its last use of a slot and start() for it. To be called where what was read has been
+  /// computed with: a load that is still under way may be overtaken by the copy.
+  __device__ static void give_back() {
+    ptx::fence_bulk_copies();
+    __syncwarp();
+  }
 };
 
 /// Eight elements from 8 on `place`, as fp32.
@@ -165,17 +171,19 @@ __global__ void __launch_bounds__(Tile::threads, Tile::forward_blocks)
       Eight x, partner;
       read_eight(x, ring.rows[slot][0], lane);
       read_eight(partner, ring.rows[slot][0], turn.partner);
-      __syncwarp();
-      start();
       const bool last = ++slot == Tile::slots;
       slot = last ? 0 : slot;
       parity ^= last;
       float squares = 0;
 #pragma unroll
       for (int i = 0; i < Tile::each; ++i) squares += x[i] * x[i];
-      const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(Tile::dim) + eps);
 #pragma unroll
-      for (int i = 0; i < Tile::each; ++i) x[i] = (x[i] * own[i] + partner[i] * other[i]) * rstd;
+      for (int i = 0; i < Tile::each; ++i) x[i] = x[i] * own[i] + partner[i] * other[i];
+      const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(Tile::dim) + eps);
+      ring.give_back();
+      start();
+#pragma unroll
+      for (int i = 0; i < Tile::each; ++i) x[i] *= rstd;
       write_eight(to, lane, x);
       if (rstd_out && lane == 0) rstd_out[t * heads + head] = rstd;
     }
@@ -242,8 +250,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::backward_blocks)
         }
       }
       read_eight(n, ring.rows[at.slot][0], lane);
-      __syncwarp();
-      start();
       const float rstd = rstds[(kind == 0 ? 0 : q_count) + at.token * heads + at.head];
       float along = 0;
 #pragma unroll
@@ -253,11 +259,14 @@ __global__ void __launch_bounds__(Tile::threads, Tile::backward_blocks)
         d[i] *= w[i];
         along += d[i] * n[i];
       }
-      if (!dproj) continue;
-      const float mean = lanes_sum(along) / static_cast<float>(Tile::dim);
+      if (dproj) {
+        const float mean = lanes_sum(along) / static_cast<float>(Tile::dim);
 #pragma unroll
-      for (int i = 0; i < Tile::each; ++i) d[i] = rstd * (d[i] - n[i] * mean);
-      write_eight(dproj + (t0 + at.token) * call.columns + call.column(at.of_all(call)), lane, d);
+        for (int i = 0; i < Tile::each; ++i) d[i] = rstd * (d[i] - n[i] * mean);
+        write_eight(dproj + (t0 + at.token) * call.columns + call.column(at.of_all(call)), lane, d);
+      }
+      ring.give_back();
+      start();
     }
     float4* const sums = reinterpret_cast<float4*>(shared.sums[kind][warp] + lane * Tile::each);
     sums[0] = make_float4(dw[0], dw[1], dw[2], dw[3]);
