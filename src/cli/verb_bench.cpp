@@ -52,6 +52,7 @@ int verb_bench_step(const Invocation& call) {
   options.cache_folder = program_cache().string();
   const auto device = open_device(config);
   options.peak_tflop_s = peak_of(*device);
+  if (device->target() == Target::cuda) options.pci_bus_id = gpu_identity(*device).pci_bus_id;
   std::string why;
   if (const CudaPlugin* plugin = device->target() == Target::cuda ? cuda_plugin(why) : nullptr) {
     options.tracer = plugin->activity;

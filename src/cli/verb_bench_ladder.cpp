@@ -114,6 +114,7 @@ int verb_bench_ladder(const Invocation& call) {
   options.devices = static_cast<int>(config.bench_devices);
   const auto device = open_device(config);
   options.step.peak_tflop_s = peak_of(*device);
+  if (device->target() == Target::cuda) options.step.pci_bus_id = gpu_identity(*device).pci_bus_id;
   std::string why;
   if (const CudaPlugin* plugin = device->target() == Target::cuda ? cuda_plugin(why) : nullptr)
     options.step.tracer = plugin->activity;

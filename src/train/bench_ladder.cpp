@@ -98,6 +98,7 @@ LadderRung measure(Device& device, const LadderOptions& options, const LadderSte
     rung.host_calls = report.whole.host_calls;
     rung.busy_share = report.whole.busy_ms / report.whole.traced_ms;
   }
+  rung.utilisation = report.whole.utilisation;
   rung.gib = report.depths.back().figures.bytes / double(1 << 30);
   return rung;
 }
@@ -201,6 +202,7 @@ json::Value LadderReport::to_json() const {
       item.set("device_busy_share", r.busy_share);
     }
     item.set("memory_gib_of_depth", r.gib);
+    if (r.utilisation >= 0) item.set("gpu_utilisation", r.utilisation);
     list.push_back(std::move(item));
   }
   json::Array measured(depths.begin(), depths.end());
@@ -225,21 +227,25 @@ std::string LadderReport::to_text() const {
       "device{}\n",
       model, layers, dtype, device, format_count(conversations), format_count(real_tokens),
       format_count(tokens), devices, devices == 1 ? "" : "s");
-  out += format("{:<28}{:>12}{:>8}{:>11}{:>14}{:>9}{:>8}{:>10}{:>12}{:>8}\n", "rung", "steps", "fill",
-                "step ms", "epoch", "tok/s", "MFU %", "kernels", "host calls", "busy %");
+  out += format("{:<28}{:>12}{:>8}{:>11}{:>14}{:>9}{:>8}{:>10}{:>12}{:>8}{:>8}\n", "rung", "steps", "fill",
+                "step ms", "epoch", "tok/s", "MFU %", "kernels", "host calls", "busy %", "util %");
   for (const LadderRung& r : rungs) {
     out +=
-        format("{:<28}{:>12}{:>6.1f} %{:>11.1f}{:>14}{:>9.0f}{:>8}{:>10}{:>12}{:>8}\n", r.what.name,
+        format("{:<28}{:>12}{:>6.1f} %{:>11.1f}{:>14}{:>9.0f}{:>8}{:>10}{:>12}{:>8}{:>8}\n", r.what.name,
                format_count(r.steps), 100 * r.fill, r.step_ms, hours_text(r.hours), r.tokens_per_s,
                or_dash(r.mfu, format("{:.1f}", 100 * r.mfu)), or_dash(r.kernels, format("{:.0f}", r.kernels)),
                or_dash(r.host_calls, format("{:.0f}", r.host_calls)),
-               or_dash(r.busy_share, format("{:.1f}", 100 * r.busy_share)));
+               or_dash(r.busy_share, format("{:.1f}", 100 * r.busy_share)),
+               r.utilisation < 0 ? "-" : format("{:.0f}", 100 * r.utilisation));
   }
   if (rungs.size() > 1) {
     out += format("the last rung takes {:.2f} times less than the first\n",
                   rungs.front().hours / rungs.back().hours);
   }
   if (!keep_description.empty()) out += "recompute: auto " + keep_description + "\n";
+  if (rungs.front().utilisation >= 0)
+    out +=
+        "util: what the driver calls GPU utilisation; busy: share of a traced step in which anything ran\n";
   if (devices > 1) out += "communication between devices is not in it\n";
   if (rungs.size() == 3)
     out += "on a CPU each op has one kernel, and there are no graphs: three rungs of five\n";

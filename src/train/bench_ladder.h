@@ -52,6 +52,7 @@ struct LadderRung {
   double mfu = 0;           ///< 6 FLOPs a real token and parameter of a matrix product; 0: no peak known
   double kernels = 0;       ///< of a step; 0: not known
   double host_calls = 0;    ///< of a step, traced; 0: not traced
+  double utilisation = -1;  ///< as the driver tells it; -1: not known
   double busy_share = 0;    ///< of a step, traced; 0: not traced
   double gib = 0;           ///< of the deepest depth that was measured
   StepFigures whole;

@@ -11,6 +11,8 @@
 #include "base/format.h"
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "observe/nvml.h"
+#include "observe/telemetry.h"
 #include "ops/matmul_tuning.h"
 #include "ops/op_recorder.h"
 #include "ops/ops.h"
@@ -50,12 +52,28 @@ std::string describe_optimizer(const BenchStepOptions& options) {
   return out;
 }
 
+// What the driver says meanwhile: the "GPU utilisation" of nvidia-smi.
+class Driver {
+ public:
+  explicit Driver(const std::string& pci_bus_id) {
+    std::string why;
+    if (pci_bus_id.empty()) return;
+    const std::shared_ptr<NvmlGpu> gpu = NvmlGpu::open(pci_bus_id, why);
+    if (gpu) looks_ = std::make_unique<Telemetry>([gpu] { return gpu->sample(); }, 20);
+  }
+  double utilisation() const { return looks_ ? looks_->take().utilisation().value_or(-1) : -1; }
+
+ private:
+  std::unique_ptr<Telemetry> looks_;
+};
+
 class StepBench {
  public:
   StepBench(Device& device, const BenchStepOptions& options, int64_t layers)
       : device_(device),
         comm_(make_solo_communicator()),
         tracer_(options.tracer),
+        pci_bus_id_(options.pci_bus_id),
         timed_seconds_(options.timed_seconds),
         parts_(options.parts) {
     rows_ = bench_rows(options);
@@ -107,11 +125,13 @@ class StepBench {
     out_.steps = std::clamp<int64_t>(static_cast<int64_t>(timed_seconds_ / once), 5, 200);
     std::vector<Marks> all(static_cast<size_t>(out_.steps));
     std::vector<double> passes, updates, idle, queueing;
+    const Driver driver(pci_bus_id_);
     for (Marks& m : all) {
       const Stopwatch clock;
       step(m);
       queueing.push_back(clock.seconds() - waited_);
     }
+    out_.figures.utilisation = driver.utilisation();
     for (size_t i = 0; i < all.size(); ++i) {
       passes.push_back(s.seconds_between(all[i].begin, all[i].passed));
       updates.push_back(s.seconds_between(all[i].passed, all[i].updated));
@@ -196,6 +216,7 @@ class StepBench {
   Device& device_;
   std::unique_ptr<Communicator> comm_;
   ActivityTracer tracer_;
+  std::string pci_bus_id_;
   double timed_seconds_;
   bool parts_;
   std::vector<Batch> rows_;
@@ -221,6 +242,7 @@ StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) 
     out.busy_ms = line(a.busy_ms, b.busy_ms);
     out.host_calls = line(a.host_calls, b.host_calls);
   }
+  out.utilisation = b.utilisation;  // a share: of the deeper one
   out.bytes = line(a.bytes, b.bytes);
   out.parameters = line(a.parameters, b.parameters);
   for (const auto& [op, ms] : b.op_ms) {
@@ -263,6 +285,7 @@ json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
     out.set("host_calls", f.host_calls);
     out.set("device_idle_share", 1 - f.busy_ms / f.traced_ms);
   }
+  if (f.utilisation >= 0) out.set("gpu_utilisation", f.utilisation);
   out.set("memory_bytes", static_cast<int64_t>(f.bytes));
   json::Value ops{json::Object{}};
   for (const auto& [op, ms] : f.op_ms) ops.set(op, ms);

@@ -53,7 +53,8 @@ struct BenchStepOptions {
   bool allow_slow_kernels = false;
   bool tune_matmuls = true;
   std::string cache_folder;
-  double peak_tflop_s = 0;   ///< of the device, for MFU; 0: unknown
+  double peak_tflop_s = 0;  ///< of the device, for MFU; 0: unknown
+  std::string pci_bus_id;  ///< of the device, for its driver's utilisation while steps are timed; empty: none
   double timed_seconds = 4;  ///< of steps, about
   bool parts = true;         ///< time ops and products one by one, too
   ActivityTracer tracer;     ///< of the device; without functions: nothing is traced
@@ -69,6 +70,7 @@ struct StepFigures {
   double host_ms = 0;                   ///< to queue a step
   double traced_ms = 0;                 ///< a step under the tracer; 0: there was none
   double busy_ms = 0;                   ///< of traced_ms, with anything running on the device
+  double utilisation = -1;              ///< as the driver tells it, of the timed steps; -1: not known
   double host_calls = 0;                ///< that queued work for the device, of a traced step
   double bytes = 0;                     ///< of device memory
   double parameters = 0;                ///< of matrix products: all matrices but the embedding

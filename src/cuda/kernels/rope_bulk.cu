@@ -177,15 +177,13 @@ __global__ void __launch_bounds__(Tile::threads, Tile::forward_blocks)
       float squares = 0;
 #pragma unroll
       for (int i = 0; i < Tile::each; ++i) squares += x[i] * x[i];
-#pragma unroll
-      for (int i = 0; i < Tile::each; ++i) x[i] = x[i] * own[i] + partner[i] * other[i];
       const float rstd = rsqrtf(lanes_sum(squares) / static_cast<float>(Tile::dim) + eps);
-      ring.give_back();
-      start();
 #pragma unroll
-      for (int i = 0; i < Tile::each; ++i) x[i] *= rstd;
+      for (int i = 0; i < Tile::each; ++i) x[i] = (x[i] * own[i] + partner[i] * other[i]) * rstd;
       write_eight(to, lane, x);
       if (rstd_out && lane == 0) rstd_out[t * heads + head] = rstd;
+      ring.give_back();
+      start();
     }
   }
 }
