@@ -47,6 +47,7 @@ const char* name_of(Op op) {
 }
 
 void OpScope::begin(const Stream& stream, Op op, OpCost cost, const CTensor& sizes) {
+  if (stream.device().is_null()) return;  // a plan's step beside the real one
   event_ = current_trace->begin(name_of(op), TraceKind::op, stream.name());
   if (!event_) return;
   trace_ = current_trace;

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "io/test_files.h"
+#include "observe/device_card.h"
+#include "train/step_roofline.h"
 #include "train/tiny_engine.h"
 
 namespace deltatune {
@@ -128,6 +130,19 @@ void expect_counts(StreamMode mode) {
 
 TEST(ProfilerTest, CountsWhatTheStreamCounts) {
   expect_counts(StreamMode::direct);
+}
+
+// The meters run every row on the null table too, in the same thread.
+TEST(ProfilerTest, TheStepOfTheRooflineIsNotCounted) {
+  SmallRun plain("ops");
+  SmallRun measured("ops");
+  StepRoofline roofline(tiny_config(true, 24), true, tiny_options(), measured.tiny->device->facts(), 1,
+                        device_card("h200"));
+  measured.trainer->measure_roofline(roofline);
+  const json::Value a = plain.profiled(4);
+  const json::Value b = measured.profiled(4);
+  EXPECT_EQ(a.at("launches").as_number(), b.at("launches").as_number());
+  EXPECT_GT(roofline.seconds(), 0);
 }
 
 TEST(ProfilerTest, OpsOfAThreadedStreamAreTimedWhereTheyRun) {
