@@ -3,12 +3,17 @@
 #include <cstdio>
 
 #include "base/format.h"
+#include "cli/run_advice.h"
 #include "cli/run_files.h"
 #include "cli/verbs.h"
 #include "observe/report.h"
 
 namespace deltatune::cli {
 namespace {
+
+json::Array findings_of(const RunFolder& folder) {
+  return findings_json(advice_on(folder, Plans::computed).findings);
+}
 
 std::string folder_name(const fs::path& path) {
   const fs::path clean = fs::absolute(path).lexically_normal();
@@ -21,12 +26,12 @@ int verb_report(const Invocation& call) {
   const RunFolder first = open_run(call.arguments[0]);
   fs::path page = first.folder() / "report.html";
   if (call.arguments.size() == 1) {
-    write_report(first, first.record().findings);
+    write_report(first, findings_of(first));
   } else {
     const RunFolder second = open_run(call.arguments[1]);
     page = first.folder() / format("report-with-{}.html", folder_name(second.folder()));
-    const json::Value runs[] = {report_data(first, first.record().findings),
-                                report_data(second, second.record().findings)};
+    const json::Value runs[] = {report_data(first, findings_of(first)),
+                                report_data(second, findings_of(second))};
     write_file_atomic(page, report_html(runs, first.title() + " and " + second.title()));
   }
   std::printf("%s\n", page.c_str());

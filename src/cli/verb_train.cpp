@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "cli/device.h"
 #include "cli/rank_supervisor.h"
+#include "cli/run_advice.h"
 #include "cli/verbs.h"
 #include "cli/world.h"
 #include "comm/launch.h"
@@ -26,7 +27,7 @@ int train_as_rank(const Invocation& call, const Launch& launch, RankStatus* stat
   if (status != nullptr && status->resume()) config.resume_from_checkpoint = "true";
   const World world = open_world(call.loaded, launch);
   return run_training(*world.device, *world.comm, config,
-                      {call.command_line, resolved_yaml(call.loaded), status});
+                      {call.command_line, resolved_yaml(call.loaded), status, RunPage(config.output_dir)});
 }
 
 // A rank with a supervisor leaves its last words to it.

@@ -57,6 +57,8 @@ constexpr Verb table[] = {
     {"report", nullptr, "output_dir/ [other/]",
      "write report.html of a running or finished run, or a page of two side by side", Takes::paths,
      reader::report, verb_report},
+    {"advise", nullptr, "output_dir/", "what a running or finished run shows, and which key would change it",
+     Takes::path, reader::advise, verb_advise},
     {"help", nullptr, "[verb]", "explain a verb, or the keys: help --options [key]", Takes::words, 0,
      verb_help},
 };

@@ -67,5 +67,6 @@ int verb_data_tokenize(const Invocation& call);
 int verb_inspect(const Invocation& call);
 int verb_doctor(const Invocation& call);
 int verb_report(const Invocation& call);
+int verb_advise(const Invocation& call);
 
 }  // namespace deltatune::cli

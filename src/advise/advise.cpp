@@ -1,0 +1,97 @@
+// Running the rules, sorting what they say.
+#include "advise/advise.h"
+
+#include <algorithm>
+
+#include "advise/rules.h"
+#include "base/format.h"
+
+namespace deltatune {
+namespace {
+
+constexpr rules::NamedRule rule_table[] = {
+    {"launch_bound", rules::launch_bound},
+    {"utilisation", rules::utilisation},
+    {"slow_kernel", rules::slow_kernel},
+    {"slow_op", rules::slow_op},
+    {"padding", rules::padding},
+    {"recompute", rules::recompute},
+    {"memory_headroom", rules::memory_headroom},
+    {"exposed_communication", rules::exposed_communication},
+    {"data_stall", rules::data_stall},
+    {"truncation", rules::truncation},
+    {"few_supervised", rules::few_supervised},
+    {"throttled", rules::throttled},
+    {"unbalanced_ranks", rules::unbalanced_ranks},
+    {"loss_trouble", rules::loss_trouble},
+};
+
+bool before(const Finding& a, const Finding& b) {
+  const bool first = a.severity == Severity::problem, second = b.severity == Severity::problem;
+  if (first != second) return first;
+  return (a.gain ? a.gain->expected : -1) > (b.gain ? b.gain->expected : -1);
+}
+
+void look(Advice& advice, bool there, const std::string& what, const std::string& how) {
+  if (there) {
+    advice.looked_at.push_back(what);
+  } else {
+    advice.missing.push_back(how);
+  }
+}
+
+}  // namespace
+
+std::span<const rules::NamedRule> rules::all() {
+  return rule_table;
+}
+
+json::Array findings_json(const std::vector<Finding>& findings) {
+  json::Array out;
+  for (const Finding& finding : findings) out.push_back(to_json(finding));
+  return out;
+}
+
+Advice advise(const RunFacts& facts) {
+  Advice out;
+  for (const rules::NamedRule& named : rule_table) {
+    auto finding = named.rule(facts);
+    if (!finding) continue;
+    finding->rule = named.name;
+    out.findings.push_back(std::move(*finding));
+  }
+  std::stable_sort(out.findings.begin(), out.findings.end(), before);
+  look(out, facts.steps.steps > 0, format("the last {} logged steps", facts.steps.steps),
+       "no logged step: metrics.jsonl is empty or not there");
+  look(out, facts.profile.has_value(), "a profile of a step",
+       "no profile: `deltatune profile` writes one, and says where the time of a step goes");
+  look(out, !facts.devices.empty(), format("telemetry of {} devices", facts.devices.size()),
+       "no telemetry: clocks are not known");
+  look(out, !std::isnan(facts.data.rows), "counts of the data",
+       "no counts of the data: a run that streams does not know them");
+  look(out, facts.plan().has_value(), "plans of other settings",
+       "no plan: the model or the configuration of the run is not there any more");
+  return out;
+}
+
+json::Value Advice::to_json() const {
+  json::Value out;
+  out.set("findings", findings_json(findings));
+  out.set("looked_at", json::Array(looked_at.begin(), looked_at.end()));
+  out.set("missing", json::Array(missing.begin(), missing.end()));
+  return out;
+}
+
+std::string Advice::to_text() const {
+  std::string out;
+  for (size_t i = 0; i < findings.size(); ++i)
+    out += format("{}. {}\n\n", i + 1, deltatune::to_text(findings[i]));
+  if (findings.empty()) out += "nothing to say\n\n";
+  std::string list;
+  for (const std::string& text : looked_at) list += (list.empty() ? "" : ", ") + text;
+  out += format("looked at: {}; {} rules\n", list.empty() ? "nothing" : list, std::size(rule_table));
+  for (const std::string& text : missing) out += format("missing:   {}\n", text);
+  return out;
+}
+
+}  // namespace deltatune

@@ -1,0 +1,98 @@
+// loss_trouble: the loss is not finite, or jumps.
+//
+// A jump is a logged loss above the median of the 32 points before it by more than 8 times their median
+// distance from it (at least 10 % of it). Curves are thinned but keep their extremes, so that none is missed.
+// Speaks at the first non-finite step, and from 2 jumps on. Nothing is predicted.
+#include <algorithm>
+
+#include "advise/rules.h"
+#include "base/format.h"
+
+namespace deltatune {
+namespace {
+
+constexpr size_t window = 32;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+struct Jumps {
+  int64_t count = 0;
+  Point highest;
+  double usual = 0;  // before the highest
+};
+
+Jumps jumps_of(const std::vector<Point>& loss) {
+  Jumps out;
+  std::vector<double> before;
+  bool inside = false;  // several points of one jump count once
+  for (const Point& point : loss) {
+    if (std::isnan(point.y)) continue;
+    if (before.size() == window) {
+      const double middle = median(before);
+      std::vector<double> distances;
+      for (const double y : before) distances.push_back(std::fabs(y - middle));
+      const double bound = middle + std::max(8 * median(distances), 0.1 * std::fabs(middle));
+      if (point.y > bound) {
+        if (!inside) ++out.count;
+        inside = true;
+        if (out.usual == 0 || point.y - middle > out.highest.y - out.usual)
+          out.highest = point, out.usual = middle;
+        continue;
+      }
+      before.erase(before.begin());
+    }
+    inside = false;
+    before.push_back(point.y);
+  }
+  return out;
+}
+
+// The change to make: clipping where there is none, else half the learning rate.
+void propose(const RunFacts& facts, Finding& out) {
+  if (facts.number("max_grad_norm") == 0 && facts.setting("gradient_release") != "true") {
+    out.key = "max_grad_norm";
+    out.value = "1.0";
+    return;
+  }
+  const double rate = facts.number("learning_rate");
+  if (!(rate > 0)) return;
+  out.key = "learning_rate";
+  out.value = format("{:.3g}", rate / 2);
+}
+
+}  // namespace
+
+std::optional<Finding> rules::loss_trouble(const RunFacts& facts) {
+  Finding out;
+  out.severity = Severity::problem;
+  if (facts.nonfinite_steps > 0) {
+    out.title = "The loss or a gradient is not finite";
+    out.evidence = format("{} steps, the first is {:.0f}", facts.nonfinite_steps, facts.nonfinite_step);
+    if (!facts.nonfinite_where.empty())
+      out.evidence += format(", where it began in {}", facts.nonfinite_where);
+    double norm = unknown;  // the last one before
+    for (const Point& point : facts.grad_norm) {
+      if (point.x < facts.nonfinite_step && !std::isnan(point.y)) norm = point.y;
+    }
+    if (!std::isnan(norm)) out.evidence += format("; the gradient norm was {:.3g} before", norm);
+    out.note = "look at the rows of that step with `deltatune data show`";
+    out.confidence = Confidence::medium;
+    propose(facts, out);
+    return out;
+  }
+  const Jumps jumps = jumps_of(facts.loss);
+  if (jumps.count < 2) return std::nullopt;
+  out.title = "The loss jumps";
+  out.evidence = format("{} times; the highest is {:.3g} at step {:.0f}, where {:.3g} was usual", jumps.count,
+                        jumps.highest.y, jumps.highest.x, jumps.usual);
+  out.note = "single rows can do that too: `deltatune data check`";
+  out.confidence = Confidence::low;
+  propose(facts, out);
+  return out;
+}
+
+}  // namespace deltatune
