@@ -141,6 +141,9 @@ std::optional<ProfileFacts> profile_facts(const json::Value& profile) {
   if (ops == nullptr || !ops->is_array()) return std::nullopt;
   ProfileFacts out;
   out.device = text_of(profile, "device", 100);
+  out.gpu = out.device != "cpu";
+  if (const json::Value* gpu = profile.find("gpu"); gpu != nullptr && gpu->is_bool())
+    out.gpu = gpu->as_bool();
   const double rank = number_of(profile, "rank");
   out.rank = rank >= 0 && rank < 1e6 ? static_cast<int>(rank) : 0;
   out.step_ms = number_of(profile, "step_ms");

@@ -42,6 +42,7 @@ struct ProfiledOp {
 
 struct ProfileFacts {
   std::string device;
+  bool gpu = true;
   int rank = 0;
   double step_ms = unknown, busy_ms = unknown, host_bound_ms = unknown, data_wait_ms = unknown;
   double launches = unknown, kernels = unknown;

@@ -32,6 +32,7 @@ inline constexpr unsigned report = 256;
 inline constexpr unsigned bench_op = 512;
 inline constexpr unsigned bench_step = 1024;
 inline constexpr unsigned bench_ladder = 1U << 18;
+inline constexpr unsigned advise = 1U << 17;
 inline constexpr unsigned profile = 1U << 16;  ///< beside train: all that it reads
 inline constexpr unsigned bench = bench_op | bench_step | bench_ladder;
 inline constexpr unsigned data_stats = 2048;

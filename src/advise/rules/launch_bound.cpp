@@ -12,7 +12,7 @@
 namespace deltatune {
 
 std::optional<Finding> rules::launch_bound(const RunFacts& facts) {
-  const bool profiled = facts.profile && facts.profile->step_ms > 0;
+  const bool profiled = facts.profile && facts.profile->gpu && facts.profile->step_ms > 0;
   double seconds = facts.steps.seconds;
   double waits = seconds * facts.steps.host_bound;
   double busy = 0;
