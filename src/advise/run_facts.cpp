@@ -188,7 +188,7 @@ RunFacts facts_of(const RunFolder& folder) {
     }
   }
   out.recompute = text_of(run, "recompute", 20);
-  if (const double world = number_of(run, "world_size"); world >= 1) out.world_size = world;
+  if (const double world = number_of(run, "world_size"); world >= 1 && world <= 1e6) out.world_size = world;
   out.steps = step_means(record);
   out.slow_kernels = record.slow_kernels;
   out.loss = curve(record, "loss");
@@ -200,7 +200,7 @@ RunFacts facts_of(const RunFolder& folder) {
     for (const char* key : {"layer", "tensor", "op"}) {
       const double layer = number_of(first, key);
       const std::string text =
-          std::isnan(layer) ? text_of(first, key, 100) : std::to_string(std::llround(layer));
+          !(layer >= 0 && layer < 1e6) ? text_of(first, key, 100) : std::to_string(std::llround(layer));
       if (!text.empty())
         out.nonfinite_where += (out.nonfinite_where.empty() ? "" : ", ") + std::string(key) + " " + text;
     }
