@@ -65,7 +65,7 @@ void ParamStore::place_release_slots() {
     const bool end = g == 0 || g == last;
     release_slot_.push_back(!end ? g % blocks : blocks + (!turns && g == last ? 1 : 0));
     int64_t& count = counts[release_slot_.back()];
-    count = std::max(count, layout_.chunk(static_cast<int>(g)));
+    count = std::max(count, to_update()[g].weights.count());
   }
   const auto take = [&](size_t bytes, const std::string& name, Lifetime lifetime) {
     buffers_.push_back(device_.allocate(bytes, name, "parameters", lifetime));
@@ -81,10 +81,15 @@ void ParamStore::place_release_slots() {
   }
   int64_t largest = 0;
   for (size_t g = 0; g <= last; ++g) {
+    const Tensor& slot = release_slots_[release_slot_[g]].memory;
+    const Tensor grads = slot.slice(0, to_update()[g].weights.count());
+    largest = std::max(largest, grads.count());
+    if (!takes_turns()) point_grads(static_cast<int>(g), grads);
     Group& group = groups_[g];
-    group.grads = release_slots_[release_slot_[g]].memory.slice(0, group.weights.count());
-    largest = std::max(largest, group.grads.count());
-    if (!sharded()) point_grads(static_cast<int>(g), group.grads);
+    group.grads = grads;
+    if (!whole_states()) continue;
+    whole_[g].grads = grads;
+    group.grads = grads.slice(group.begin, group.weights.count());
   }
   if (!beside) return;
   update_stream_ = device_.make_stream("update");
@@ -95,7 +100,7 @@ void ParamStore::place_release_slots() {
 void ParamStore::lend(std::vector<CTensor>& weights, std::vector<Tensor>& grads) {
   const auto own_weights = weights_;
   const auto own_grads = grads_;
-  for (size_t g = 0; sharded() && g < table_.groups.size(); ++g) {
+  for (size_t g = 0; takes_turns() && g < table_.groups.size(); ++g) {
     const auto w = static_cast<size_t>(std::max(own_weight_slot_[g], 0));
     const auto s = static_cast<size_t>(std::max(own_grad_slot_[g], 0));
     point_weights(static_cast<int>(g), weight_slots_[w].memory);
@@ -171,7 +176,7 @@ int ParamStore::grad_slot(int group) const {
 }
 
 void ParamStore::prefetch(Stream& stream, int group) {
-  if (!sharded()) return;
+  if (!takes_turns()) return;
   const auto g = static_cast<size_t>(group);
   const auto s = static_cast<size_t>(weight_slot(group));
   if (held_.weights[s] == group) return;
@@ -192,7 +197,7 @@ void ParamStore::prefetch(Stream& stream, int group) {
 }
 
 void ParamStore::acquire(Stream& stream, int group) {
-  if (!sharded()) return;
+  if (!takes_turns()) return;
   prefetch(stream, group);
   const int s = weight_slot(group);
   const WeightSlot& slot = weight_slots_[static_cast<size_t>(s)];
@@ -202,14 +207,14 @@ void ParamStore::acquire(Stream& stream, int group) {
 }
 
 void ParamStore::release(Stream& stream, int group) {
-  if (!sharded()) return;
+  if (!takes_turns()) return;
   const auto s = static_cast<size_t>(weight_slot(group));
   DELTATUNE_ASSERT(held_.weights[s] == group);
   record(stream, weight_slots_[s].released);
 }
 
 void ParamStore::begin_gradients(Stream& stream, int group) {
-  if (!sharded()) return begin_release_gradients(stream, group);
+  if (!takes_turns()) return begin_release_gradients(stream, group);
   const auto g = static_cast<size_t>(group);
   const int own = own_grad_slot_[g];
   const int s = own >= 0 ? own : 1 - held_.last_grads;
@@ -226,8 +231,13 @@ void ParamStore::begin_gradients(Stream& stream, int group) {
 }
 
 void ParamStore::reduce(Stream& stream, int group, bool fresh) {
-  if (!sharded()) return release_update(stream, group);
   const auto g = static_cast<size_t>(group);
+  if (whole_states() && options_.release) {
+    comm_follows(stream);
+    sum_over_ranks(g);
+    comm_stream_->record(summed_);
+  }
+  if (!takes_turns()) return release_update(stream, group);
   const auto s = static_cast<size_t>(grad_slot(group));
   DELTATUNE_ASSERT(held_.grads[s] == group);
   GradSlot& slot = grad_slots_[s];
@@ -250,6 +260,34 @@ void ParamStore::reduce(Stream& stream, int group, bool fresh) {
   }
   record(*comm_stream_, slot.reduced);
   release_update(stream, group);
+}
+
+// Whole states. An all-reduce in two halves, both of them collectives that use all links: every rank adds up
+// its chunk, in the order of the ranks, then gets the others'.
+void ParamStore::sum_over_ranks(size_t group) {
+  comm_.reduce_scatter(*comm_stream_, groups_[group].grads, whole_[group].grads);
+  comm_.all_gather(*comm_stream_, whole_[group].grads, groups_[group].grads);
+}
+
+// Whole states, of which each rank has read or made its chunks.
+void ParamStore::gather_states(Stream& stream) {
+  comm_follows(stream);
+  const auto gather = [&](const Tensor& whole, const Tensor& own) {
+    if (own.count() > 0) comm_.all_gather(*comm_stream_, whole, own);
+  };
+  for (size_t g = 0; g + 1 < groups_.size(); ++g) {
+    if (groups_[g].weights.count() == 0) continue;
+    gather(values_of(whole_[g]), values_of(groups_[g]));
+    if (!options_.train) continue;
+    const MomentViews& whole = moments_->of(g);
+    const MomentViews own = own_moments(g);
+    gather(whole.m, own.m);
+    gather(whole.v, own.v);
+    if (whole.m_unit.empty()) continue;
+    gather(whole.m_unit, own.m_unit);
+    gather(whole.v_unit, own.v_unit);
+  }
+  follow_comm(stream);
 }
 
 void ParamStore::wait_for_reductions(Stream& stream) const {

@@ -87,11 +87,12 @@ int64_t upload_values(Tensor to, const std::byte* from, DType from_dtype, Stagin
 
 }  // namespace
 
-ParamStore::OwnPart ParamStore::own_part(const Param& param, int64_t element, int64_t count) const {
+ParamStore::OwnPart ParamStore::own_part(const Param& param, int64_t element, int64_t count,
+                                         const std::vector<Group>& groups) const {
   const auto index = static_cast<size_t>(&param - table_.params.data());
   const Placement& place = layout_.placements[index];
   OwnPart out;
-  out.group = place.in_f32_group ? &groups_.back() : &groups_[static_cast<size_t>(param.group)];
+  out.group = place.in_f32_group ? &groups.back() : &groups[static_cast<size_t>(param.group)];
   const int64_t first = place.offset + element;
   const int64_t begin = std::max(first, out.group->begin);
   const int64_t end = std::min(first + count, out.group->begin + out.group->weights.count());
@@ -104,7 +105,7 @@ ParamStore::OwnPart ParamStore::own_part(const Param& param, int64_t element, in
 
 void ParamStore::write_slice(Stream& stream, const Param& param, const ParamSlice& slice, const float* from) {
   const int64_t columns = columns_of(param);
-  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns, groups_);
   if (own.count == 0) return;
   const Tensor view = own.of(values_of(*own.group));
   const float* values = from + own.skipped;
@@ -123,9 +124,10 @@ void ParamStore::clear(Stream& stream) {
   const auto zero = [&](const Tensor& x) {
     if (!x.empty() && x.count() > 0) ops::fill(stream, x, 0);
   };
-  for (const Group& group : groups_) {
+  for (const Group& group : to_update()) {
     for (const Tensor& values : {group.weights, group.master, group.grads}) zero(values);
   }
+  // The other chunks of whole states come with refresh_storage().
   for (const StateTensor& state : state()) {
     if (!state.name.ends_with(".weights")) zero(state.data);
   }
@@ -133,7 +135,7 @@ void ParamStore::clear(Stream& stream) {
 
 ParamStore::SlicePart ParamStore::slice_part(const Param& param, const ParamSlice& slice) const {
   const int64_t columns = columns_of(param);
-  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns, groups_);
   SlicePart out;
   out.replicated = own.group == &groups_.back();
   if (own.count == 0) return out;
@@ -198,7 +200,7 @@ void ParamStore::initialise(Stream& stream, uint64_t seed, double range) {
       write_slice(stream, param, {"", 0, param.shape[0], {}}, values.data());
       continue;
     }
-    const OwnPart own = own_part(param, 0, count);
+    const OwnPart own = own_part(param, 0, count, groups_);
     if (own.count == 0) continue;
     const Tensor view = own.of(values_of(*own.group));
     if (param.init == Init::normal) {
@@ -219,7 +221,7 @@ void ParamStore::read_part(Stream& stream, const OwnPart& own, Tensor flat, bool
   float* direct = sharded() ? values.data() : to;
   convert(direct, DType::f32, bytes.data(), view.dtype, view.count());
   if (!sharded()) return;
-  const bool replicated = own.group == &groups_.back();
+  const bool replicated = own.group == &groups_.back() || (sum && whole_states());
   if (replicated && !sum && comm_.rank() != 0) values.clear();
   const std::vector<std::string> parts =
       comm_.collect({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
@@ -239,14 +241,14 @@ void ParamStore::read_part(Stream& stream, const OwnPart& own, Tensor flat, bool
 
 void ParamStore::read_slice(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
   const int64_t columns = columns_of(param);
-  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns, groups_);
   read_part(stream, own, values_of(*own.group), false, to);
 }
 
 void ParamStore::read_gradient(Stream& stream, const Param& param, const ParamSlice& slice, float* to) const {
   wait_for_reductions(stream);
   const int64_t columns = columns_of(param);
-  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns);
+  const OwnPart own = own_part(param, slice.row * columns, slice.rows * columns, to_update());
   read_part(stream, own, own.group->grads, true, to);
 }
 

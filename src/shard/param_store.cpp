@@ -34,11 +34,10 @@ ParamStore::ParamStore(Device& device, Communicator& comm, const ParamTable& tab
       weights_(table.params.size()),
       grads_(table.params.size()) {
   DELTATUNE_ASSERT(options.storage == DType::f32 || options.storage == DType::bf16);
+  DELTATUNE_ASSERT(!whole_states() || (options.reduce == DType::f32 && !options.moments.offload));
   place_groups();
-  if (sharded()) {
-    place_gather_slots();
-    comm_stream_ = device.make_stream("comm");
-  }
+  if (takes_turns()) place_gather_slots();
+  if (sharded()) comm_stream_ = device.make_stream("comm");
   if (options_.train && options_.release) place_release_slots();
 }
 
@@ -48,10 +47,13 @@ void ParamStore::place_groups() {
   // One buffer per kind of state over all groups: a handful of allocations, and the plan reads like a table.
   int64_t elements = 0;
   for (size_t g = 0; g < count_groups; ++g) elements += layout_.chunk(static_cast<int>(g));
-  const int64_t with_f32 = elements + layout_.f32_elements;
-  const int64_t parts = options_.whole_weights ? layout_.world_size : 1;
+  // How many chunks of a group there are here, of the weights and of the rest.
+  const int64_t parts = options_.whole_weights || options_.whole_states ? layout_.world_size : 1;
+  const int64_t state_parts = options_.whole_states ? layout_.world_size : 1;
   const Tensor weights = take(device_, buffers_, options_.storage, elements * parts,
                               format("weights {}", name_of(options_.storage)));
+  elements *= state_parts;
+  const int64_t with_f32 = elements + layout_.f32_elements;
   const Tensor f32_weights = take(device_, buffers_, DType::f32, layout_.f32_elements, "weights kept in f32");
   Tensor masters, grads;
   const bool all_gradients = options_.train && !options_.release;
@@ -60,7 +62,8 @@ void ParamStore::place_groups() {
                  all_gradients ? "gradients f32" : "gradients of weights kept in f32");
     if (master) masters = take(device_, buffers_, DType::f32, elements, "master weights f32");
     std::vector<int64_t> counts;
-    for (size_t g = 0; g < count_groups; ++g) counts.push_back(layout_.chunk(static_cast<int>(g)));
+    for (size_t g = 0; g < count_groups; ++g)
+      counts.push_back(layout_.chunk(static_cast<int>(g)) * state_parts);
     moments_ = std::make_unique<Moments>(device_, options_.moments, counts);
     // A few thousand values each: rounding them would save nothing.
     f32_m_ = take(device_, buffers_, DType::f32, layout_.f32_elements, "Adam m of weights kept in f32");
@@ -73,22 +76,34 @@ void ParamStore::place_groups() {
     const bool f32_group = g == count_groups;
     const int index = f32_group ? -1 : static_cast<int>(g);
     const int64_t count = f32_group ? layout_.f32_elements : layout_.chunk(index);
-    Group group;
-    const int64_t own = options_.whole_weights ? count * comm_.rank() : 0;  // in the whole group
-    group.weights = f32_group ? f32_weights : part(weights, at * parts + own, count);
-    if (options_.whole_weights && !f32_group && sharded())
-      weight_slots_.push_back({part(weights, at * parts, count * parts), {}, {}});
+    // All of the group that is here, then this rank's chunk of it.
+    const int64_t here = f32_group ? count : count * state_parts;
+    Group whole;
+    whole.weights = f32_group ? f32_weights : part(weights, at * parts, count * parts);
     if (options_.train) {
-      if (all_gradients) group.grads = part(grads, at, count);
-      if (!all_gradients && f32_group) group.grads = grads;
-      if (master && !f32_group) group.master = part(masters, at, count);
+      if (all_gradients) whole.grads = part(grads, at * state_parts, here);
+      if (!all_gradients && f32_group) whole.grads = grads;
+      if (master && !f32_group) whole.master = part(masters, at * state_parts, here);
     }
-    group.begin = f32_group ? 0 : count * comm_.rank();
-    group.ranges = layout_.ranges(table_, index, group.begin, count);
+    Group group = whole;
+    const int64_t own = f32_group ? 0 : count * comm_.rank();
+    if (parts > 1) group.weights = part(whole.weights, own, count);
+    if (state_parts > 1) {
+      if (!whole.grads.empty()) group.grads = part(whole.grads, own, count);
+      if (!whole.master.empty()) group.master = part(whole.master, own, count);
+    }
+    group.begin = own;
+    group.ranges = layout_.ranges(table_, index, own, count);
     groups_.push_back(group);
-    if (!f32_group && !sharded()) {
-      point_weights(index, group.weights);
-      if (all_gradients) point_grads(index, group.grads);
+    if (whole_states()) {
+      whole.ranges = layout_.ranges(table_, index, 0, here);
+      whole_.push_back(whole);
+    }
+    if (!f32_group && !takes_turns()) {
+      point_weights(index, whole.weights);
+      if (all_gradients) point_grads(index, whole.grads);
+    } else if (!f32_group && options_.whole_weights) {
+      weight_slots_.push_back({whole.weights, {}, {}});
     }
     at += count;
   }
@@ -126,6 +141,11 @@ void ParamStore::point_f32_group() {
   }
 }
 
+MomentViews ParamStore::own_moments(size_t group) const {
+  const MomentViews& here = moments_->of(group);
+  return whole_states() ? here.slice(groups_[group].begin, groups_[group].weights.count()) : here;
+}
+
 std::vector<StateTensor> ParamStore::state() const {
   std::vector<StateTensor> out;
   for (size_t g = 0; g < groups_.size(); ++g) {
@@ -138,7 +158,7 @@ std::vector<StateTensor> ParamStore::state() const {
     };
     add(".weights", values_of(group));
     if (!options_.train) continue;
-    const MomentViews moments = f32_group ? MomentViews{f32_m_, f32_v_, {}, {}} : moments_->of(g);
+    const MomentViews moments = f32_group ? MomentViews{f32_m_, f32_v_, {}, {}} : own_moments(g);
     add(".m", moments.m);
     add(".v", moments.v);
     if (moments.m_unit.empty()) continue;
@@ -149,7 +169,8 @@ std::vector<StateTensor> ParamStore::state() const {
 }
 
 void ParamStore::refresh_storage(Stream& stream) {
-  for (const Group& group : groups_) {
+  if (whole_states()) gather_states(stream);
+  for (const Group& group : to_update()) {
     if (!group.master.empty()) ops::cast(stream, group.weights, group.master);
   }
   drop_gathered();

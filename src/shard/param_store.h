@@ -1,19 +1,20 @@
 // ParamStore: all parameters, their gradients and optimizer states, of which this rank holds its chunk.
 //
-// Verbs: acquire(group) fills the group's entries of weights(), prefetch(group) gathers them ahead of that,
-// release(group) says that queued work was the last to read them; begin_gradients(group) fills grads();
-// reduce(group) sends them where they belong; step() updates. Where the world has more than one rank, gathers
-// and reductions run on a stream of their own beside the stream that the verbs are given: an event in either
-// direction orders every buffer that both touch.
-// With gradient release there are no gradients of all groups, but slots that groups share: reduce() also
-// updates the group, between begin_release() and end_release(), on the given stream or on one of its own
-// where there is something to wait for (other ranks, moments on their way).
-// A step consists of parts (begin_part, end_part), each of which may be captured as a graph: all work of the
-// two streams before a part is done before it starts, all work in it before what follows it. Invariants:
-// gradients are those of the loss sum over all micro-batches since zero_gradients(), in fp32; the storage
-// copy of a parameter is always its master rounded to nearest (or is the master itself, in f32 runs and
-// without master weights); what was acquired stays valid until the second acquire of another block group; at
-// most two gathered blocks are alive.
+// With whole_states it holds all of them: nothing is gathered, gradients add up on their rank as in a world
+// of one and are summed over the ranks before the update; the chunk is then what this rank sums, measures,
+// reads and writes. Verbs: acquire(group) fills the group's entries of weights(), prefetch(group) gathers
+// them ahead of that, release(group) says that queued work was the last to read them; begin_gradients(group)
+// fills grads(); reduce(group) sends them where they belong; step() updates. Where the world has more than
+// one rank, gathers and reductions run on a stream of their own beside the stream that the verbs are given:
+// an event in either direction orders every buffer that both touch. With gradient release there are no
+// gradients of all groups, but slots that groups share: reduce() also updates the group, between
+// begin_release() and end_release(), on the given stream or on one of its own where there is something to
+// wait for (other ranks, moments on their way). A step consists of parts (begin_part, end_part), each of
+// which may be captured as a graph: all work of the two streams before a part is done before it starts, all
+// work in it before what follows it. Invariants: gradients are those of the loss sum over all micro-batches
+// since zero_gradients(), in fp32; the storage copy of a parameter is always its master rounded to nearest
+// (or is the master itself, in f32 runs and without master weights); what was acquired stays valid until the
+// second acquire of another block group; at most two gathered blocks are alive.
 #pragma once
 
 #include <memory>
@@ -54,6 +55,9 @@ class ParamStore {
     DType reduce = DType::f32;
     /// With more ranks: every rank has all weights; gradients and states are cut.
     bool whole_weights = false;
+    /// With more ranks: every rank has all weights, gradients and states. Not together with bf16 reduction or
+    /// offloaded moments.
+    bool whole_states = false;
     /// The head is no part of the embedding: what is gathered of the two, and their gradients, take turns in
     /// the same memory. Without it all of it stays.
     bool ends_take_turns = false;
@@ -91,16 +95,19 @@ class ParamStore {
   void acquire(Stream&, int group);
   /// To be called for each acquired group behind the last work that reads its weights.
   void release(Stream&, int group);
-  /// Makes the group's gradient views writable. When the world has one rank, and without release, they
-  /// accumulate across calls. Otherwise they are of this micro-batch alone: product gradients
-  /// (Param::product_gradient) have to be written, the others start from zero.
+  /// Makes the group's gradient views writable. Where gradients_add_up() they accumulate across calls.
+  /// Otherwise they are of this micro-batch alone: product gradients (Param::product_gradient) have to be
+  /// written, the others start from zero.
   void begin_gradients(Stream&, int group);
-  /// Adds the gradients of all ranks to the chunk; fresh: the chunk becomes their sum.
+  /// A world of one rank, or whole states; without release.
+  bool gradients_add_up() const { return !takes_turns() && !options_.release; }
+  /// Adds the gradients of all ranks to the chunk; fresh: the chunk becomes their sum. Where
+  /// gradients_add_up() the update does that, once.
   void reduce(Stream&, int group, bool fresh);
 
   /// Release: brackets the reduce() calls of a step. scalars_8: learning rate, bias corrections and
   /// inverse_count are set. A group whose gradient is not finite and all groups behind it are left as they
-  /// are; with more ranks each looks at its own chunk. Groups before it have been updated.
+  /// are; with more ranks each looks at what it updates. Groups before it have been updated.
   void begin_release(Stream&, Tensor scalars_8);
   void end_release(Stream&);
   /// x = sum over ranks in stream order; queued behind the gathers and reductions.
@@ -111,7 +118,7 @@ class ParamStore {
   void sync_updates();
   void zero_gradients(Stream&);
   /// Zeroes what the next micro-batch adds to. What it has to write keeps what it holds: product gradients
-  /// where the world has one rank, all that reduce() is called for (fresh) otherwise.
+  /// where gradients_add_up(), all that reduce() is called for (fresh) otherwise.
   void zero_summed_gradients(Stream&);
 
   /// scalars_8: learning rate, bias corrections and inverse_count are set; norm, scale and nonfinite are
@@ -127,15 +134,16 @@ class ParamStore {
   CTensor own_squares() const { return own_squares_; }
 
   /// Reads this rank's part of every slice from a checkpoint, in stretches and on several threads
-  /// (Error{model} naming missing tensors, wrong shapes, NaN or infinity); moments start at zero. Not
-  /// collective.
+  /// (Error{model} naming missing tensors, wrong shapes, NaN or infinity); moments start at zero. Collective
+  /// with whole states only.
   void load(Stream&, const ParamSource&);
-  /// Hugging Face's initialiser, each element a pure function of (seed, parameter, index).
+  /// Hugging Face's initialiser, each element a pure function of (seed, parameter, index). Collective
+  /// likewise.
   void initialise(Stream&, uint64_t seed, double range);
   /// One parameter's slice as f32 on the host of rank 0, from the master where there is one. For checkpoints
   /// and tests. All ranks call it together; `to` is not looked at on the others.
   void read_slice(Stream&, const Param&, const ParamSlice&, float* to) const;
-  /// Same for the gradient of the loss sum over all ranks.
+  /// Same for the gradient of the loss sum over all ranks. To be called before the update.
   void read_gradient(Stream&, const Param&, const ParamSlice&, float* to) const;
 
   /// Elements [first, first + count) of a slice are this rank's; `values` is where they are (the master where
@@ -154,7 +162,8 @@ class ParamStore {
 
   /// Everything a resumed run needs, in a fixed order.
   std::vector<StateTensor> state() const;
-  /// After the state was written from outside: makes the storage copies from the masters again.
+  /// After the state was written from outside: makes the storage copies from the masters again. With whole
+  /// states all ranks call it together, and get each other's parts.
   void refresh_storage(Stream&);
 
   const ParamTable& table() const { return table_; }
@@ -171,6 +180,14 @@ class ParamStore {
     std::vector<OptimizerRange> ranges;
   };
   bool sharded() const { return comm_.world_size() > 1; }
+  bool whole_states() const { return options_.whole_states && sharded(); }
+  /// Groups are gathered to and reduced from slots.
+  bool takes_turns() const { return sharded() && !options_.whole_states; }
+  /// What this rank updates.
+  const std::vector<Group>& to_update() const { return whole_states() ? whole_ : groups_; }
+  MomentViews own_moments(size_t group) const;
+  void sum_over_ranks(size_t group);
+  void gather_states(Stream&);
   void place_groups();
   void place_gather_slots();
   void place_release_slots();
@@ -191,7 +208,7 @@ class ParamStore {
     int64_t skipped = 0;
     Tensor of(Tensor flat) const { return flat.slice(begin, count); }
   };
-  OwnPart own_part(const Param&, int64_t element, int64_t count) const;
+  OwnPart own_part(const Param&, int64_t element, int64_t count, const std::vector<Group>& groups) const;
   /// The master where there is one.
   static Tensor values_of(const Group& group) { return group.master.empty() ? group.weights : group.master; }
   /// Parts of a flat buffer of all ranks, as f32, to rank 0. sum: what is in the f32 group is not the same on
@@ -208,6 +225,7 @@ class ParamStore {
   StagingLanes lanes_;
   std::vector<Buffer> buffers_;
   std::vector<Group> groups_;  ///< per table group, and one more at the end: the f32 group
+  std::vector<Group> whole_;   ///< whole states: the groups whose chunks groups_ has
   std::vector<CTensor> weights_;
   std::vector<Tensor> grads_;
   Tensor sum_squares_, own_squares_;  ///< f64 [1]
@@ -251,7 +269,7 @@ class ParamStore {
   std::vector<ReleaseSlot> release_slots_;
   std::vector<size_t> release_slot_;  ///< per group
   Tensor release_scalars_8_;
-  Event release_begun_, gradients_written_, release_ended_;
+  Event release_begun_, gradients_written_, summed_, release_ended_;
   std::unique_ptr<Stream> update_stream_;
   std::unique_ptr<Stream> comm_stream_;  ///< last: it ends before the memory that its work uses
 };

@@ -19,7 +19,7 @@ Tensor part(Tensor flat, int64_t begin, int64_t count) {
 void ParamStore::zero_gradients(Stream& stream) {
   wait_for_reductions(stream);  // of a window that was given up
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Tensor& grads = groups_[g].grads;
+    const Tensor& grads = to_update()[g].grads;
     const bool in_slot = options_.release && g + 1 < groups_.size();
     if (grads.count() > 0 && !in_slot) ops::fill(stream, grads, 0);
   }
@@ -27,10 +27,9 @@ void ParamStore::zero_gradients(Stream& stream) {
 
 void ParamStore::zero_summed_gradients(Stream& stream) {
   for (size_t g = 0; g < groups_.size(); ++g) {
-    const Group& group = groups_[g];
+    const Group& group = to_update()[g];
     const bool f32_group = g + 1 == groups_.size();
-    const bool own = !sharded() && !options_.release;
-    const int64_t count = f32_group ? group.grads.count() : own ? layout_.summed[g] : 0;
+    const int64_t count = f32_group ? group.grads.count() : gradients_add_up() ? layout_.summed[g] : 0;
     if (count > 0) ops::fill(stream, part(group.grads, 0, count), 0);
   }
 }
@@ -42,7 +41,7 @@ void ParamStore::begin_release_gradients(Stream& stream, int group) {
   const Edge& updated = release_slots_[release_slot_[g]].updated;
   if (updated.set) stream.wait(updated.event);
   for (const Stretch& gap : layout_.unwritten[g])
-    ops::fill(stream, part(groups_[g].grads, gap.begin, gap.count), 0);
+    ops::fill(stream, part(to_update()[g].grads, gap.begin, gap.count), 0);
 }
 
 void ParamStore::begin_release(Stream& stream, Tensor scalars_8) {
@@ -70,13 +69,15 @@ void ParamStore::release_update(Stream& stream, int group) {
   const TracePhaseScope phase(TracePhase::update);
   const auto g = static_cast<size_t>(group);
   Stream& on = update_stream_ ? *update_stream_ : stream;
-  if (sharded()) {
+  if (whole_states()) {
+    on.wait(summed_);
+  } else if (sharded()) {
     on.wait(grad_slots_[static_cast<size_t>(grad_slot(group))].reduced.event);
   } else if (update_stream_) {
     stream.record(gradients_written_);
     on.wait(gradients_written_);
   }
-  ops::sum_squares(on, sum_squares_, groups_[g].grads);
+  ops::sum_squares(on, sum_squares_, to_update()[g].grads);
   ops::grad_scale(on, release_scalars_8_, sum_squares_, 0);
   update(on, g, release_scalars_8_);
   if (update_stream_) record(on, release_slots_[release_slot_[g]].updated);
@@ -95,14 +96,21 @@ void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_n
     if (f32_group.grads.count() > 0) ops::sum_squares(stream, own_squares_, f32_group.grads);
   }
   all_reduce(stream, f32_group.grads);
+  if (whole_states() && !options_.release) {
+    comm_follows(stream);
+    for (size_t g = 0; g + 1 < groups_.size(); ++g) sum_over_ranks(g);
+    follow_comm(stream);
+  }
   if (!options_.release) {
     ops::fill(stream, sum_squares_, 0);
     for (size_t g = 0; g + 1 < groups_.size(); ++g) ops::sum_squares(stream, sum_squares_, groups_[g].grads);
   }
-  // The f32 group is the same on every rank: it enters the global sum once.
-  if (comm_.rank() == 0 && f32_group.grads.count() > 0)
+  // The f32 group is the same on every rank: it enters the global sum once. With whole states and release
+  // every rank has the whole sum, since what holds up an update has to be the same on all.
+  const bool whole_sum = whole_states() && options_.release;
+  if ((comm_.rank() == 0 || whole_sum) && f32_group.grads.count() > 0)
     ops::sum_squares(stream, sum_squares_, f32_group.grads);
-  all_reduce(stream, sum_squares_);
+  if (!whole_sum) all_reduce(stream, sum_squares_);
   ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
 }
 
@@ -115,7 +123,7 @@ void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {
 }
 
 void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
-  const Group& group = groups_[index];
+  const Group& group = to_update()[index];
   if (index + 1 == groups_.size()) {
     MomentViews moments;
     moments.m = f32_m_;
@@ -138,7 +146,7 @@ void ParamStore::update(Stream& stream, size_t index, CTensor scalars_8) {
 
 void ParamStore::update_range(Stream& stream, size_t index, const OptimizerRange& range,
                               const MomentViews& moments, CTensor scalars_8) {
-  const Group& group = groups_[index];
+  const Group& group = to_update()[index];
   AdamwTensors t;
   t.param_n = part(group.weights, range.begin, range.count);
   if (!group.master.empty()) t.master_n = part(group.master, range.begin, range.count);

@@ -39,6 +39,10 @@ Communication forecast_communication(const CommunicationInput& in, const DeviceC
   out.gpu_link_seconds = all.gpu / (card.gpu_link_gb_s * 1e9);
   out.node_link_seconds = all.node / (card.node_link_gb_s * 1e9);
 
+  if (in.at_the_end) {
+    out.exposed_seconds = all.seconds(card);
+    return out;
+  }
   const double first = (forward * (in.block_share / static_cast<double>(in.blocks))).seconds(card);
   const double last = (reduce * (in.block_share / static_cast<double>(in.blocks))).seconds(card) +
                       (reduce * ((1 - in.block_share) / 2)).seconds(card);

@@ -25,6 +25,7 @@ struct CommunicationInput {
   double block_share = 1;      ///< of gathered bytes: those of blocks
   double forward_seconds = 0;  ///< compute of forward, all micro-batches
   double backward_seconds = 0;
+  bool at_the_end = false;  ///< all of it behind backward, with nothing to hide it (whole states)
   int per_node = 1;
   int nodes = 1;
 };

@@ -115,6 +115,7 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.master = options_.master_weights;
   store.reduce = options_.reduce;
   store.whole_weights = options_.whole_weights;
+  store.whole_states = options_.whole_states;
   store.ends_take_turns = !tied;
   store.release = options_.gradient_release;
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
@@ -337,8 +338,8 @@ void Engine::backward(const RowInputs& row) {
 void Engine::micro_step(const Batch& batch) {
   const ModelParams& params = model_->params();
   RowInputs row = batch_.upload(*stream_, batch);
-  // With more ranks the gradients of every row are written, and added to those of the window afterwards.
-  row.fresh_gradients = fresh_ || comm_.world_size() > 1;
+  // With cut gradients those of every row are written, and added to those of the window afterwards.
+  row.fresh_gradients = fresh_ || !store_->gradients_add_up();
   forward(row);
   store_->begin_gradients(*stream_, params.final_group);
   if (params.tied()) store_->begin_gradients(*stream_, params.embedding_group);

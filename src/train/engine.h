@@ -41,6 +41,7 @@ struct EngineOptions {
   bool master_weights = true;     ///< bf16 runs: an fp32 copy of the weights
   DType reduce = DType::f32;      ///< ParamStore::Options::reduce
   bool whole_weights = false;     ///< likewise
+  bool whole_states = false;      ///< likewise
   bool gradient_release = false;  ///< update inside of backward; one micro-batch a step, max_grad_norm 0
   float weight_decay = 0;
   float max_grad_norm = 0;

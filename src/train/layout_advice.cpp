@@ -6,6 +6,14 @@
 namespace deltatune {
 namespace {
 
+void cut_states(MemoryLayout& layout) {
+  Config& c = layout.config;
+  if (c.shard != "none" || c.nproc * c.nodes == 1) return;
+  c.shard = "full";
+  layout.changes.emplace_back("shard: full");
+  layout.costs.emplace_back("weights are gathered block by block, in every forward and backward pass");
+}
+
 void bf16_weights(MemoryLayout& layout) {
   Config& c = layout.config;
   if (c.dtype != "bf16" || (!c.master_weights && c.weight_rounding == "stochastic")) return;
@@ -59,7 +67,7 @@ void release(MemoryLayout& layout) {
 
 std::vector<MemoryLayout> memory_layouts(const Config& config, bool gpu) {
   using Change = void (*)(MemoryLayout&);
-  std::vector<std::vector<Change>> lists = {{bf16_weights}, {bf16_weights, coded_moments}};
+  std::vector<std::vector<Change>> lists = {{}, {bf16_weights}, {bf16_weights, coded_moments}};
   if (gpu) {
     lists.push_back({bf16_weights, offload});
     lists.push_back({bf16_weights, coded_moments, offload});
@@ -69,6 +77,7 @@ std::vector<MemoryLayout> memory_layouts(const Config& config, bool gpu) {
   std::vector<MemoryLayout> out;
   for (const auto& list : lists) {
     MemoryLayout layout{config, {}, {}};
+    cut_states(layout);
     for (const Change change : list) change(layout);
     const bool known = layout.changes.empty() || (!out.empty() && out.back().changes == layout.changes);
     if (!known) out.push_back(std::move(layout));

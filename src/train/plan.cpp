@@ -73,6 +73,7 @@ Communication planned_communication(const PlanReport& report, Engine& engine, Co
   in.blocks = report.layers;
   in.per_node = static_cast<int>(config.nproc);
   in.nodes = report.nodes;
+  in.at_the_end = engine.options().whole_states && !engine.options().gradient_release;
   const auto& table = engine.store().table();
   int64_t blocks = 0;
   for (const int group : engine.model().params().block_groups) {

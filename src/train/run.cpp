@@ -58,18 +58,6 @@ json::Value plan_json(const MemoryPlan& plan, uint64_t available) {
   return out;
 }
 
-// Keys that this version reads for planning only.
-void refuse_unsupported(const Config& config) {
-  const auto refuse = [](const std::string& what, const char* key, const char* fix) {
-    throw Error(ErrorKind::usage, what, key, fix);
-  };
-  if (config.world_size == 1) return;
-  if (config.shard == "none") {
-    refuse("shard: none is not supported in this version of deltatune", "shard",
-           "use shard: grads, which leaves the weights whole, or full");
-  }
-}
-
 class TrainingRun {
  public:
   TrainingRun(Device& device, Communicator& comm, const Config& config, const RunContext& context)
@@ -532,7 +520,6 @@ class TrainingRun {
 }  // namespace
 
 int run_training(Device& device, Communicator& comm, const Config& config, const RunContext& context) {
-  refuse_unsupported(config);
   return TrainingRun(device, comm, config, context).run();
 }
 

@@ -1,6 +1,7 @@
 // Config to engine options.
 #include "train/setup.h"
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
@@ -24,6 +25,19 @@ void check_memory_keys(const Config& config) {
   if (config.optim == "adamw_8bit" && config.optim_dtype != "f32") {
     refuse("optim: adamw_8bit keeps the moments in 8 bits, there is no other dtype for them",
            "optim, optim_dtype", "leave out optim_dtype");
+  }
+  const bool whole =
+      config.shard == "none" && std::max<int64_t>(config.world_size, config.nproc * config.nodes) > 1;
+  if (whole && config.offload_optimizer) {
+    refuse(
+        "shard: none keeps all moments on every device, offload_optimizer would put every rank's copy of "
+        "them "
+        "on the host",
+        "shard, offload_optimizer", "use shard: grads or full, which cut them; or offload_optimizer: false");
+  }
+  if (whole && config.reduce_dtype == "bf16") {
+    refuse("shard: none adds up whole gradients in f32, in place", "shard, reduce_dtype",
+           "use reduce_dtype: f32; or shard: grads or full");
   }
   if (!config.gradient_release) return;
   if (config.gradient_accumulation_steps > 1) {
@@ -85,6 +99,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.tune_matmuls = config.matmul_tuning == "auto";
   out.cache_folder = program_cache().string();
   out.whole_weights = config.shard == "grads";
+  out.whole_states = config.shard == "none";
   if (config.reduce_dtype == "bf16") out.reduce = DType::bf16;
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);

@@ -131,17 +131,72 @@ TEST_P(GpuEngines, SeveralTrainLikeOne) {
   }
 }
 
+// shard: none. One row a rank: the bits of cut states, as a graph too, and with gradient release.
+void train_with_whole_states(Rank& self, DType moments, bool release) {
+  std::vector<std::unique_ptr<RankEngine>> engines;
+  const auto run = [&](bool whole, GraphMode graph) {
+    EngineOptions options = training_options(DType::bf16, graph);
+    options.whole_states = whole;
+    options.moments.dtype = moments;
+    options.gradient_release = release;
+    if (release) options.max_grad_norm = 0;
+    engines.push_back(std::make_unique<RankEngine>(*self.comm, options, !release,
+                                                   make_cuda_device(gpu_ranks::gpu_of(self.comm->rank()))));
+    Engine& engine = engines.back()->engine;
+    const int world = self.comm->world_size();
+    Trained out;
+    for (int64_t step = 1; step <= 6; ++step) {
+      int64_t targets = 0;
+      for (int r = 0; r < world; ++r) targets += row_of(step * world + r).num_targets;
+      const UpdateResult result =
+          engine.single_step(row_of(step * world + self.comm->rank()), 1e-3, step, targets);
+      EXPECT_FALSE(result.nonfinite);
+      out.losses.push_back(result.loss_sum);
+      out.norms.push_back(result.grad_norm);
+    }
+    engine.store().sync_updates();
+    out.weights = engines.back()->weights();
+    out.state = state_bytes(engine);
+    out.nodes = graph_nodes(engine);
+    return out;
+  };
+  const Trained cut = run(false, GraphMode::never);
+  const double gathered = self.comm->totals().gather_bytes;
+  const Trained whole = run(true, GraphMode::never);
+  EXPECT_GT(self.comm->totals().gather_bytes, gathered);
+  const Trained graph = run(true, GraphMode::always);
+  EXPECT_GT(graph.nodes, 100);
+  EXPECT_TRUE(whole.losses == cut.losses && whole.state == cut.state && whole.weights == cut.weights)
+      << "not the bits of cut states";
+  // With release every rank adds up all squares, else each its part.
+  for (size_t i = 0; i < cut.norms.size(); ++i)
+    EXPECT_NEAR(whole.norms[i], cut.norms[i], release ? 1e-6 * cut.norms[i] : 0);
+  EXPECT_TRUE(whole.losses == graph.losses && whole.norms == graph.norms && whole.state == graph.state)
+      << "a graph gives other bits";
+}
+
+TEST_P(GpuEngines, WholeStatesGiveTheBitsOfCutOnes) {
+  for (const DType moments : {DType::f32, DType::u8}) {
+    for (const bool release : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name_of(moments) << (release ? ", release" : ""));
+      run([&](Rank& self) { train_with_whole_states(self, moments, release); });
+    }
+  }
+}
+
 TEST_P(GpuEngines, ThePlanIsWhatIsAllocated) {
-  run([](Rank& self) {
-    RankEngine real(*self.comm, training_options(DType::bf16, GraphMode::automatic), false,
-                    make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())));
-    const auto null = make_null_device(self.device->facts());
-    const auto pretended = make_null_communicator(self.comm->world_size());
-    const Engine planned(*null, *pretended, hybrid_config(false), false,
-                         training_options(DType::bf16, GraphMode::automatic));
-    EXPECT_EQ(real.device->plan().total(), null->plan().total());
-    EXPECT_EQ(real.device->allocated_bytes(), null->plan().total());
-  });
+  for (const bool whole : {false, true}) {
+    run([whole](Rank& self) {
+      EngineOptions options = training_options(DType::bf16, GraphMode::automatic);
+      options.whole_states = whole;
+      RankEngine real(*self.comm, options, false, make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())));
+      const auto null = make_null_device(self.device->facts());
+      const auto pretended = make_null_communicator(self.comm->world_size());
+      const Engine planned(*null, *pretended, hybrid_config(false), false, options);
+      EXPECT_EQ(real.device->plan().total(), null->plan().total());
+      EXPECT_EQ(real.device->allocated_bytes(), null->plan().total());
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, GpuEngines, testing::Values(CommTransport::peer, CommTransport::nccl),

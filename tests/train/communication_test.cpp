@@ -64,6 +64,14 @@ TEST(Communication, OnlyTheEndsShowBehindMuchCompute) {
   EXPECT_DOUBLE_EQ(with_embedding.exposed_seconds, 2.0 / 16 + 4.0 / 16 + 4.0 * 0.25);
 }
 
+TEST(Communication, WhatIsSentBehindBackwardShowsInFull) {
+  CommunicationInput in = four_ranks();
+  in.forward_seconds = in.backward_seconds = 100;
+  in.at_the_end = true;
+  const Communication out = forecast_communication(in, slow_links());
+  EXPECT_DOUBLE_EQ(out.exposed_seconds, 2.0 + 6.0);
+}
+
 TEST(Communication, OneNodeHasNoTrafficBetweenNodes) {
   CommunicationInput in = four_ranks();
   in.per_node = 4;

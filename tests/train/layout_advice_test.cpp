@@ -51,6 +51,60 @@ TEST(LayoutAdvice, LayoutsComeInTheOrderOfTheirCostAndLeaveWhatIsSetAlone) {
   EXPECT_EQ(few[0].changes, (std::vector<std::string>{"gradient_release: true"}));
 }
 
+// Whole states cannot be offloaded, and cutting them costs no bit: that comes first.
+TEST(LayoutAdvice, WholeStatesAreCutBeforeAnythingElse) {
+  const auto none = [](int64_t ranks) {
+    return config_of([&](Config& c) {
+      c.shard = "none";
+      c.nproc = ranks;
+    });
+  };
+  const auto several = memory_layouts(none(2), true);
+  ASSERT_EQ(several.size(), 7u);
+  EXPECT_EQ(several[0].changes, (std::vector<std::string>{"shard: full"}));
+  for (const MemoryLayout& layout : several) {
+    EXPECT_EQ(layout.changes.front(), "shard: full");
+    check_engine_keys(layout.config, true);
+  }
+  EXPECT_EQ(memory_layouts(none(1), true).size(), 6u);
+  Config offloaded = none(2);
+  offloaded.offload_optimizer = true;
+  EXPECT_THROW(check_engine_keys(offloaded, true), Error);
+  offloaded.nproc = 1;
+  check_engine_keys(offloaded, true);
+}
+
+// Weights, gradients, moments: all on every rank, nothing gathered but the sums.
+TEST(LayoutAdvice, PlanCountsWholeStates) {
+  const ModelSource source = source_of(false, 5000);
+  const auto plan_of = [&](const char* shard, int64_t ranks, bool release = false) {
+    const Config config = config_of([&](Config& c) {
+      c.shard = shard;
+      c.nproc = ranks;
+      c.recompute = "block";
+      c.dtype = "bf16";
+      c.gradient_release = release;
+      if (release) c.max_grad_norm = 0;
+    });
+    return make_plan(config, source, device_card("h200"));
+  };
+  const auto parameters = [](const PlanReport& report) {
+    uint64_t bytes = 0;
+    for (const Region& region : report.memory.regions()) {
+      if (region.owner == "parameters") bytes += region.bytes;
+    }
+    return static_cast<double>(bytes);
+  };
+  const PlanReport one = plan_of("none", 1), many = plan_of("none", 8), full = plan_of("full", 8);
+  EXPECT_NEAR(parameters(many), parameters(one), 0.02 * parameters(one)) << "groups are padded for 8 ranks";
+  EXPECT_LT(parameters(full), 0.6 * parameters(many));
+  EXPECT_NEAR(many.comm.reduce_bytes, many.comm.gather_bytes, 0.02 * many.comm.gather_bytes);
+  const double all = many.links.gpu_link_seconds;
+  EXPECT_GT(all, 0);
+  EXPECT_DOUBLE_EQ(many.links.exposed_seconds, all);
+  EXPECT_LT(plan_of("none", 8, true).memory.total(), many.memory.total());
+}
+
 TEST(LayoutAdvice, TheFirstThatFitsIsNamed) {
   const Config config = config_of([](Config& c) { c.gradient_accumulation_steps = 4; });
   std::vector<uint64_t> asked;
