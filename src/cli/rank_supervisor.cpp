@@ -105,10 +105,7 @@ bool is_worth_a_restart(const Error& error) {
 int run_ranks(const RankJob& job) {
   if (job.mpi) {
     std::string why;
-    if (!mpi_plugin(why)) {
-      throw Error(ErrorKind::resource, "several ranks on the CPU need the MPI plug-in: " + why, "nproc",
-                  "`./dev build` builds it where libopenmpi-dev is installed; or train on one rank");
-    }
+    if (!mpi_plugin(why)) throw no_mpi_plugin(why);
   }
   const StopForwarding signals;
   bool trained = false;

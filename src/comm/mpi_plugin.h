@@ -30,8 +30,11 @@ inline constexpr const char* mpi_plugin_symbol = "deltatune_mpi_plugin";
 /// Opens the plug-in once. nullptr with the reason in `why`.
 const MpiPlugin* mpi_plugin(std::string& why);
 
-/// The communicator of this process. Throws Error{resource} without the plug-in, Error{distributed} when MPI
-/// has another world than `rank` of `world_size`: the process was not started by mpirun.
+/// Error{resource} that says what to install.
+Error no_mpi_plugin(const std::string& why);
+
+/// The communicator of this process. Throws no_mpi_plugin(), and Error{usage} when MPI has another world than
+/// `rank` of `world_size`: the process was not started by mpirun.
 std::unique_ptr<Communicator> make_mpi_communicator(int rank, int world_size,
                                                     std::chrono::milliseconds timeout);
 

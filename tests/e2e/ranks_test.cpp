@@ -95,6 +95,52 @@ TEST_F(Ranks, ResumeOnAnyNumberOfRanks) {
                "12 rows in a step");
 }
 
+// With one row a rank the layouts have the same sums: the same bits in the model and in every rank's file.
+// Each goes on from a checkpoint of the other, and of another number of ranks.
+TEST_F(Ranks, NothingIsCutInShardNone) {
+  train(to("full", 3, 1, {{"shard", "full"}}));
+  train(to("none", 3, 1, {{"shard", "none"}}));
+  EXPECT_TRUE(bytes("none") == bytes("full"));
+  const std::vector<json::Value> cut = events(folder / "full", "step"),
+                                 whole = events(folder / "none", "step");
+  ASSERT_EQ(cut.size(), 6u);
+  for (size_t i = 0; i < cut.size(); ++i) {
+    for (const char* key : {"loss", "grad_norm"})
+      EXPECT_EQ(cut[i].at(key).as_number(), whole.at(i).at(key).as_number()) << key << ", step " << i + 1;
+  }
+  int files = 0;
+  for (const auto& file : fs::recursive_directory_iterator(folder / "full/checkpoint-3")) {
+    if (file.path().extension() != ".safetensors") continue;
+    const fs::path name = fs::relative(file.path(), folder / "full/checkpoint-3");
+    EXPECT_TRUE(slurp(file.path()) == slurp(folder / "none/checkpoint-3" / name)) << name;
+    ++files;
+  }
+  EXPECT_GE(files, 4) << "the model, and each rank's part of the moments once";
+  const auto go_on = [&](const std::string& name, const std::string& from, int ranks,
+                         const std::string& shard) {
+    fs::copy(folder / from, folder / name, fs::copy_options::recursive);
+    fs::remove_all(folder / name / "checkpoint-6");
+    train(to(name, ranks, 3 / ranks, {{"shard", shard}, {"resume_from_checkpoint", "true"}}));
+    EXPECT_EQ(ResumeState(folder / name / "checkpoint-6").world_size(), ranks);
+  };
+  go_on("full_from_none", "none", 3, "full");
+  go_on("none_from_full", "full", 3, "none");
+  EXPECT_TRUE(bytes("full_from_none") == bytes("full"));
+  EXPECT_TRUE(bytes("none_from_full") == bytes("full"));
+  go_on("one_from_none", "none", 1, "none");
+  expect_close("one_from_none", "full");
+  train(to("one", 1, 3, {}));
+  go_on("none_from_one", "one", 3, "none");
+  expect_close("none_from_one", "full");
+}
+
+TEST_F(Ranks, WhatShardNoneHasNoPlaceForIsRefused) {
+  for (const auto& [key, value] : Keys{{"reduce_dtype", "bf16"}, {"offload_optimizer", "true"}}) {
+    expect_error(run_verb("train", to("refused", 2, 1, {{"shard", "none"}, {"dtype", "bf16"}, {key, value}})),
+                 2, "shard: none");
+  }
+}
+
 TEST_F(Ranks, SignalsStopAllRanksWithACheckpoint) {
   for (const auto& [signal, code] : std::map<int, int>{{SIGINT, 130}, {SIGTERM, 143}}) {
     const std::string name = "stopped" + std::to_string(code);
@@ -110,11 +156,28 @@ TEST_F(Ranks, SignalsStopAllRanksWithACheckpoint) {
   }
 }
 
+// A library that is missing is exit code 4, and the message names its package.
+TEST_F(Ranks, WithoutMpiTheMessageSaysWhatToInstall) {
+  const ProgramResult no_mpirun = run_verb("train", to("no_mpirun", 2, 1), "", "PATH=/nowhere");
+  expect_error(no_mpirun, 4, "mpirun cannot be started");
+  EXPECT_NE(no_mpirun.err.find("openmpi-bin"), std::string::npos) << no_mpirun.err;
+  const fs::path alone = folder / "deltatune";  // no plug-in beside it
+  fs::copy_file(DELTATUNE_BINARY, alone);
+  const fs::path config = write_config(folder / "alone.yaml", to("no_plugin", 2, 1)), log = folder / "log";
+  for (const std::string launcher : {"", "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"}) {
+    const int status = std::system((launcher + " '" + alone.string() + "' train '" + config.string() +
+                                    "' 2>'" + log.string() + "' >/dev/null")
+                                       .c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 4) << slurp(log);
+    EXPECT_NE(slurp(log).find("libopenmpi3"), std::string::npos) << slurp(log);
+  }
+}
+
 TEST_F(Ranks, UnderALauncherNothingIsStarted) {
   // Variables of a launcher that MPI knows nothing of.
   const ProgramResult result =
       run_verb("train", to("alone", 1, 1), "", "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4");
-  expect_error(result, 5, "MPI says rank 0 of 1");
+  expect_error(result, 2, "MPI says rank 0 of 1");
   expect_error(run_verb("train", to("alone", 1, 1), "", "RANK=4 WORLD_SIZE=4"), 2, "rank 4 of 4");
 }
 
