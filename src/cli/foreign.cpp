@@ -104,7 +104,6 @@ constexpr Refused refused[] = {
     {"trust_remote_code", "no Python is run; the model code is deltatune's own"},
     {"push_to_hub", "nothing is uploaded"},
     {"hub_*", "nothing is uploaded"},
-    {"logging_dir", "logs go into output_dir"},
     {"wandb*", "write report_to; Weights & Biases is not among its values"},
     {"use_wandb", "write report_to; Weights & Biases is not among its values"},
     {"saves_per_epoch", "write save_steps"},

@@ -303,8 +303,9 @@ void output_rows(Table& t) {
   t.add("run_name", &Config::run_name, train, "name in logs and report; empty means that of output_dir");
   t.add("logging_steps", &Config::logging_steps, train, "steps between two logged lines").range(1, 1 << 24);
   t.add("report_to", &Config::report_to, train, "where metrics go; metrics.jsonl is always written")
-      .one_of({"jsonl", "tensorboard", "prometheus", "mlflow", "none"})
-      .not_yet({"tensorboard", "prometheus", "mlflow"});
+      .one_of({"jsonl", "tensorboard", "prometheus", "mlflow", "none"});
+  t.add("logging_dir", &Config::logging_dir, train,
+        "folder of TensorBoard's event files; empty means runs/TIME_HOST in output_dir");
   t.add("progress", &Config::progress, train | eval, "progress on stderr")
       .one_of({"auto", "bar", "plain", "json", "none"});
   t.add("profile", &Config::profile, train,

@@ -20,7 +20,7 @@ namespace {
 
 constexpr size_t longest_agreement = 30000;
 
-constexpr std::array<std::string_view, 16> free_keys = {"model_name_or_path",
+constexpr std::array<std::string_view, 17> free_keys = {"model_name_or_path",
                                                         "tokenizer_name_or_path",
                                                         "chat_template",
                                                         "dataset",
@@ -29,6 +29,7 @@ constexpr std::array<std::string_view, 16> free_keys = {"model_name_or_path",
                                                         "output_dir",
                                                         "run_name",
                                                         "report_to",
+                                                        "logging_dir",
                                                         "progress",
                                                         "nproc",
                                                         "max_restarts",

@@ -40,10 +40,9 @@ struct StepLine {
   std::optional<double> tflops_per_device;  ///< the FLOPs that MFU counts, 1e12 per second
   std::optional<double> roofline_share;     ///< least time of the step's rows on the card / time_s
   std::optional<double> gemm_share;         ///< that of its matrix products alone
-  std::optional<double>
-      gpu_utilisation;  ///< NVML's, of rank 0, mean over the samples since the last step event
-  std::optional<double> host_bound_share;  ///< of time_s, the device waited for the host
-  double exposed_comm_s = 0;               ///< of time_s, the device of rank 0 waited for other ranks
+  std::optional<double> gpu_utilisation;    ///< NVML's, of rank 0's GPU since the last step event
+  std::optional<double> host_bound_share;   ///< of time_s, the device waited for the host
+  double exposed_comm_s = 0;                ///< of time_s, the device of rank 0 waited for other ranks
   double data_wait_s = 0;
   double mem_peak_gib = 0;
   double mem_total_gib = 0;   ///< console only; 0: unknown

@@ -94,6 +94,7 @@ struct Config {
   std::string run_name;  ///< empty: the name of output_dir
   int64_t logging_steps = 10;
   std::vector<std::string> report_to = {"jsonl"};
+  std::string logging_dir;        ///< of TensorBoard; empty: runs/TIME_HOST in output_dir
   std::string progress = "auto";  ///< auto | bar | plain | json | none
   std::string profile = "off";    ///< off | ops | trace
   int64_t profile_wait = 1;       ///< steps of a cycle, see train/profiler.h

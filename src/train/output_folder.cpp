@@ -135,7 +135,8 @@ void check_shared_folder(Communicator& comm, const fs::path& folder) {
 
 void remove_previous_run(const fs::path& output_dir) {
   std::vector<fs::path> doomed = traces_of_a_run(output_dir);
-  for (const char* name : {"profile.json", "trace"}) doomed.push_back(output_dir / name);  // may be missing
+  for (const char* name : {"profile.json", "trace", "runs", "mlruns", "metrics.prom"})
+    doomed.push_back(output_dir / name);  // may be missing
   for (const fs::path& trace : doomed) {
     std::error_code code;
     fs::remove_all(trace, code);

@@ -66,6 +66,7 @@ class TrainingRun {
         leads_(comm.rank() == 0),
         writes_(leads_ && !config.dry_run && !config.profile_only),
         status_(context.status),
+        resolved_config_(context.resolved_config),
         config_(config),
         output_(config.output_dir),
         resume_(resume_together()),
@@ -87,6 +88,7 @@ class TrainingRun {
       const int code = run_steps();
       if (!writes_) return code;
       info_.finish(code);
+      log_.end(code == 0 ? RunEnd::done : RunEnd::stopped);
       log_.write_page(true);
       return code;
     } catch (const Error& error) {
@@ -286,7 +288,7 @@ class TrainingRun {
                                               {"stalls", remote.stalls},
                                               {"stalled_s", remote.stalled_s}});
     }
-    log_.start(started_at_, total_steps_, engine_->kernels().slow(), std::move(fields));
+    log_.start(started_at_, total_steps_, engine_->kernels().slow(), std::move(fields), resolved_config_);
   }
 
   void warn_of_rounding() const {
@@ -478,6 +480,7 @@ class TrainingRun {
     if (!writes_) return;
     try {
       info_.finish(exit_code(error.kind()), error.what());
+      log_.end(RunEnd::failed);
       log_.write_page(true);
     } catch (const Error& second) {
       log::warn("run.json and report.html do not show the end of the run: {}", second.what());
@@ -489,6 +492,7 @@ class TrainingRun {
   bool leads_;   ///< rank 0: logs, metrics, report, and whatever is not a rank's own
   bool writes_;  ///< rank 0 of a run that leaves files behind
   RankStatus* status_;
+  const std::string& resolved_config_;
   const Config& config_;
   Config sized_;  ///< with max_documents as the data needs it
   fs::path output_;

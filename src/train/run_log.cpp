@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/yaml.h"
 #include "comm/exchange.h"
 #include "observe/report.h"
 #include "ops/cuda_plugin.h"
@@ -16,6 +17,21 @@ namespace {
 
 // A sample is 0.2 s: what there is to say changes slowly, and the file should not be telemetry for the most.
 constexpr double telemetry_every_s = 10;
+
+std::string folder_name(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
+// Key and value of each line "key: value".
+std::vector<std::pair<std::string, std::string>> config_params(const std::string& resolved) {
+  std::vector<std::pair<std::string, std::string>> out;
+  const json::Value config = yaml::to_json(yaml::parse(resolved, "config.resolved.yaml"));
+  if (!config.is_object()) return out;
+  for (const auto& [key, value] : config.as_object())
+    out.emplace_back(key, value.is_string() ? value.as_string() : json::dump(value));
+  return out;
+}
 
 }  // namespace
 
@@ -84,7 +100,8 @@ void RunLog::write_telemetry(int64_t step) {
   event("telemetry", fields);
 }
 
-void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields) {
+void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields,
+                   const std::string& resolved_config) {
   started_at_ = steps;
   total_steps_ = total_steps;
   slow_kernels_ = slow_kernels;
@@ -93,6 +110,15 @@ void RunLog::start(int64_t steps, int64_t total_steps, bool slow_kernels, json::
   truncate_metrics(output_ / "metrics.jsonl", steps > 0 ? steps : -1);
   metrics_ = std::make_unique<MetricsWriter>(output_ / "metrics.jsonl");
   if (slow_kernels) metrics_->mark_slow_kernels();
+  LoggerOptions options;
+  options.report_to = config_.report_to;
+  options.output_dir = output_;
+  options.logging_dir = config_.logging_dir;
+  options.run_name = !config_.run_name.empty() ? config_.run_name : folder_name(output_);
+  options.continues = !config_.resume_from_checkpoint.empty() && config_.resume_from_checkpoint != "false";
+  options.steps = steps;
+  options.params = config_params(resolved_config);
+  loggers_ = RunLoggers(options);
   event("start", fields);
 }
 
@@ -111,7 +137,11 @@ void RunLog::step(const StepReport& report, bool logged) {
   line.grad_norm = report.grad_norm;
   line.learning_rate = report.learning_rate;
   set_meters(line, report, *model_, device_, comm_.world_size());
-  if (telemetry_ && logged) line.gpu_utilisation = telemetry_->take(1).utilisation();
+  if (telemetry_ && logged) {
+    // Steps may be shorter than the time between two samples.
+    if (const auto mean = telemetry_->take(1).utilisation()) gpu_utilisation_ = mean;
+    line.gpu_utilisation = gpu_utilisation_;
+  }
   tokens_per_s_ = line.tokens_per_s_per_device;
   line.mem_peak_gib = mem_peak_gib_;
   line.slow_kernels = slow_kernels_;
@@ -119,7 +149,10 @@ void RunLog::step(const StepReport& report, bool logged) {
                static_cast<double>(total_steps_ - report.step);
   console_.step(line, logged);
   if (!logged) return;
-  if (metrics_) metrics_->step(line);
+  if (metrics_) {
+    metrics_->step(line);
+    loggers_.event("step", step_event(line));
+  }
   history_.push_back(
       {report.epoch,
        report.step,
@@ -130,7 +163,13 @@ void RunLog::step(const StepReport& report, bool logged) {
 }
 
 void RunLog::event(std::string_view name, const json::Value& fields) {
-  if (metrics_) metrics_->event(name, fields);
+  if (!metrics_) return;
+  metrics_->event(name, fields);
+  loggers_.event(name, fields);
+}
+
+void RunLog::end(RunEnd how) {
+  loggers_.end(how);
 }
 
 void RunLog::warn(int64_t step, const std::string& message) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "io/trainer_state.h"
 #include "observe/console.h"
 #include "observe/metrics.h"
+#include "observe/run_logger.h"
 #include "observe/telemetry.h"
 #include "train/config.h"
 #include "train/engine.h"
@@ -35,7 +37,9 @@ class RunLog {
   void measure(Engine& engine, Trainer& trainer, bool tied);
   /// Opens the files, for a run that has done `steps` steps (0: a new one): what they hold of later steps is
   /// removed. Writes the start event with `fields`.
-  void start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields);
+  /// `resolved_config`: text of config.resolved.yaml, for loggers that keep parameters.
+  void start(int64_t steps, int64_t total_steps, bool slow_kernels, json::Value fields,
+             const std::string& resolved_config);
 
   /// Whether rank 0 would write a telemetry event now; then all ranks call write_telemetry() together.
   bool telemetry_due() const;
@@ -44,6 +48,8 @@ class RunLog {
   /// A step that is done: console, and where `logged` metrics, history and report.
   void step(const StepReport& report, bool logged);
   void event(std::string_view name, const json::Value& fields);
+  /// The run is over; there will be no more events.
+  void end(RunEnd how);
   /// In the log and in the metrics.
   void warn(int64_t step, const std::string& message);
   /// What was written so far reaches the disk before a checkpoint claims it.
@@ -79,12 +85,14 @@ class RunLog {
   HealthCheck health_;
   Stopwatch telemetry_clock_;
   std::unique_ptr<MetricsWriter> metrics_;
+  RunLoggers loggers_;
   std::vector<LogEntry> history_;
   double loss_sum_ = 0;
   int64_t targets_ = 0;
   int64_t total_steps_ = 0;
   int64_t started_at_ = 0;
   double tokens_per_s_ = 0;  ///< of the last step, on one device
+  std::optional<double> gpu_utilisation_;
   double mem_peak_gib_ = 0;
   bool slow_kernels_ = false;
   Stopwatch clock_;

@@ -51,7 +51,7 @@ TEST(Load, RefusesWithPlaceAndAdvice) {
       {"num_train_epochs: 0", "above 0", ""},
       {"deterministic: maybe", "true or false", ""},
       {"train_on: asistant", "one of assistant, last, all", "did you mean assistant?"},
-      {"report_to: [jsonl, tensorboard]", "not supported in this version", ""},
+      {"report_to: [jsonl, wandb]", "wandb", ""},
       {"grad_dtype: bf16", "not supported in this version", "f32"},
       {"dataset: {a: b}", "an entry of dataset has no a", "path"},
       {"dataset: [{path: a, wieght: 2}]", "has no wieght", "did you mean weight?"},
