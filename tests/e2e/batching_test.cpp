@@ -32,6 +32,27 @@ TEST(Batching, PackedPaddedSortedAndAloneGiveOneLoss) {
   EXPECT_NEAR(eval_loss(with(eval, {{"max_tokens", "128"}, {"max_documents", "2"}})), packed, 1e-6 * packed);
 }
 
+// How many rows a packed epoch has is known before the first step: the schedule ends with the data.
+TEST(Batching, TheScheduleOfAPackedEpochEndsWithIt) {
+  const TempFolder folder("schedule");
+  write_small_model(folder / "model");
+  const Keys keys = with(small_keys(folder / "model", folder / "out"), {{"max_steps", "-1"},
+                                                                        {"num_train_epochs", "2"},
+                                                                        {"lr_scheduler_type", "linear"},
+                                                                        {"warmup_ratio", "0"},
+                                                                        {"save_steps", "0"}});
+  const ProgramResult result = run_verb("train", keys);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const int64_t planned = events(folder / "out", "start").at(0).at("total_steps").as_integer();
+  const std::vector<json::Value> steps = events(folder / "out", "step");
+  ASSERT_GT(planned, 5);
+  ASSERT_EQ(static_cast<int64_t>(steps.size()), planned);
+  EXPECT_EQ(steps.back().at("epoch").as_number(), 2.0);
+  EXPECT_NEAR(steps.front().at("learning_rate").as_number(), 2e-3, 1e-9);
+  EXPECT_NEAR(steps.back().at("learning_rate").as_number(), 2e-3 / static_cast<double>(planned), 1e-9)
+      << "the next one would be zero";
+}
+
 TEST(Batching, AccumulationEqualsALongerRow) {
   const TempFolder folder("accumulation");
   write_small_model(folder / "model");

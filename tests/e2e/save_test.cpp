@@ -140,6 +140,35 @@ TEST(Save, TrainingChangesTrainedTensorsOnly) {
   }
 }
 
+// A head of its own is a tensor, one that is the embedding is none, and config.json says which.
+TEST(Save, TheHeadIsWrittenWhereItIsNotTheEmbedding) {
+  for (const bool tied : {true, false}) {
+    const TempFolder folder(tied ? "tied" : "untied");
+    write_small_model(folder / "model");
+    json::Value config = json::parse_file((folder / "model/config.json").string());
+    config.set("tie_word_embeddings", tied);
+    write_text(folder / "model/config.json", json::dump(config, 2));
+    const Keys keys =
+        with(small_keys(folder / "model", folder / "out"), {{"max_steps", "3"}, {"save_steps", "0"}});
+    const ProgramResult result = run_verb("train", keys);
+    ASSERT_EQ(result.code, 0) << result.err;
+    const auto tensors = tensors_of(folder / "out");
+    EXPECT_EQ(tensors.contains("lm_head.weight"), !tied);
+    ASSERT_TRUE(tensors.contains("model.embed_tokens.weight"));
+    if (!tied) {
+      EXPECT_NE(tensors.at("lm_head.weight").bytes, tensors.at("model.embed_tokens.weight").bytes);
+    }
+    const json::Value written = json::parse_file((folder / "out/config.json").string());
+    EXPECT_EQ(written.at("tie_word_embeddings").as_bool(), tied);
+    const Keys again = {{"model_name_or_path", (folder / "out").string()},
+                        {"eval_dataset", (source_dir / "examples/demo/eval.jsonl").string()},
+                        {"max_length", "128"},
+                        {"max_tokens", "256"},
+                        {"device", "cpu"}};
+    EXPECT_EQ(run_verb("eval", again).code, 0);
+  }
+}
+
 // --- transformers, where there is a Python that has it ---
 
 std::string oracle_python() {

@@ -51,6 +51,34 @@ TEST(EngineTest, TheCountDividesOnce) {
   EXPECT_NEAR(norms[0], 2 * norms[1], 1e-6 * norms[0]);
 }
 
+// The loss is a mean over the tokens that are trained, not over the slots or the tokens of the row.
+TEST(TrainerTest, MaskedTokensDoNotDiluteLossAndGradient) {
+  std::vector<Document> all = {random_document(20, 1, 24, 1)};
+  const TokenizedSet few = set_of(all, 256);
+  for (uint64_t i = 0; i < 9; ++i) {
+    all.push_back(random_document(20, 1, 24, 10 + i));
+    all.back().supervised = false;
+  }
+  const TokenizedSet masked = set_of(all, 256);
+  std::vector<StepReport> reports;
+  for (const TokenizedSet* set : {&few, &masked}) {
+    BatchStream stream(*set, [] {
+      StreamOptions o = stream_options(256, 1);
+      o.max_segments = 16;
+      return o;
+    }());
+    EngineOptions options = tiny_options(DType::f32, 256);
+    options.max_documents = 16;
+    TinyEngine t(options);
+    Trainer trainer(t.engine, stream, {"constant", 1e-3, 0, 1}, 1);
+    reports.push_back(trainer.step());
+  }
+  EXPECT_EQ(reports[1].tokens, 10 * reports[0].tokens);
+  EXPECT_EQ(reports[1].targets, reports[0].targets);
+  EXPECT_NEAR(reports[1].loss(), reports[0].loss(), 1e-6 * reports[0].loss());
+  EXPECT_NEAR(reports[1].grad_norm, reports[0].grad_norm, 1e-5 * reports[0].grad_norm);
+}
+
 TEST(TrainerTest, ReportsTheWindow) {
   const TokenizedSet set = set_of(documents(), 64);
   BatchStream stream(set, stream_options(64, 2));
