@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <mutex>
 
+#include "base/heartbeat.h"
+
 namespace deltatune::log {
 namespace {
 
@@ -88,6 +90,7 @@ void write(Level level, std::string_view text) {
   if (hook.call != nullptr) hook.call(hook.context, true);
   logger().info("{}{}{}{}", prefix(), standing_mark(), mark, text);
   if (hook.call != nullptr) hook.call(hook.context, false);
+  note_output();
 }
 
 }  // namespace deltatune::log

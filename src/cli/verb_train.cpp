@@ -2,6 +2,7 @@
 // supervisor of ranks that it starts itself.
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "cli/device.h"
 #include "cli/rank_supervisor.h"
@@ -24,6 +25,7 @@ int train_as_rank(const Invocation& call, const Launch& launch, RankStatus* stat
   if (!config.dry_run) config.nproc = launch.world_size;
   log::set_rank(launch.rank, launch.world_size);
   if (launch.rank > 0) log::set_level(log::Level::error);  // what it would warn of, rank 0 has said
+  const Heartbeat heartbeat("starting");
   if (status != nullptr && status->resume()) config.resume_from_checkpoint = "true";
   const World world = open_world(call.loaded, launch);
   return run_training(*world.device, *world.comm, config,

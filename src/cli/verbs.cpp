@@ -5,10 +5,13 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/suggest.h"
+#include "build_info.h"
 #include "cli/help.h"
+#include "comm/launch.h"
 #include "data/remote.h"
 #include "data/remote_files.h"
 
@@ -146,6 +149,25 @@ void take_positional(const Verb& verb, CommandLine& line, Invocation& call) {
     line.flags.push_back({"model_name_or_path", line.positional[0], verb.argument});
 }
 
+bool has_ranks(const Verb& verb) {
+  return verb.run == verb_train || verb.run == verb_profile;
+}
+
+// Of the processes of one command one speaks.
+bool speaks(const Verb& verb, const Config& config) {
+  if (!has_ranks(verb) || config.dry_run) return true;
+  return config.rank_status.empty() && launch_of_environment().rank == 0;
+}
+
+// The command for the first line, which comes before anything that may take its time.
+std::string words_shown(const std::vector<std::string>& words) {
+  constexpr size_t longest = 100;
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
+  if (out.size() > longest) out = out.substr(0, longest) + " ...";
+  return out;
+}
+
 }  // namespace
 
 std::span<const Verb> verbs() {
@@ -197,10 +219,13 @@ int dispatch(const std::vector<std::string>& words) {
   remote.first_wait_s = call.config().read_retry_wait;
   remote.timeout_s = call.config().read_timeout;
   set_remote_options(remote);
+  if (speaks(*verb, call.config())) log::info("deltatune {}: {}", build_info::version, words_shown(words));
   for (const std::string& notice : call.loaded.notices) log::info("{}", notice);
   if (verb->run == nullptr) {
     throw Error(ErrorKind::usage, format("{} is not part of this build", verb->name), "command line");
   }
+  if (has_ranks(*verb)) return verb->run(call);  // a rank has a heartbeat of its own: its supervisor forks
+  const Heartbeat heartbeat(verb->name);
   return verb->run(call);
 }
 

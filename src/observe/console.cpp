@@ -14,11 +14,16 @@
 
 #include "base/clock.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/json.h"
 #include "base/log.h"
 
 namespace deltatune {
 namespace {
+
+// After that a step that is not logged gets a line all the same: shorter than the heartbeat's, which knows
+// less.
+constexpr double longest_silence_s = 4;
 
 std::string variable(const char* name) {
   const char* text = std::getenv(name);
@@ -162,6 +167,7 @@ struct Console::State {
   Clock::time_point phase_printed{};
 
   void put(std::string_view text) const {
+    note_output();
     while (!text.empty()) {
       const ssize_t written = ::write(descriptor, text.data(), text.size());
       if (written <= 0) return;  // progress may be lost, the run must not
@@ -209,7 +215,7 @@ void Console::step(const StepLine& line, bool logged) {
       state_->loss = line.loss;
       break;
     case ProgressStyle::plain:
-      if (logged) state_->put(plain_line(line, timestamp_local()) + "\n");
+      if (logged || silence_s() >= longest_silence_s) state_->put(plain_line(line, timestamp_local()) + "\n");
       break;
     case ProgressStyle::json:
       if (logged) state_->put(json::dump(step_event(line)) + "\n");
@@ -220,6 +226,7 @@ void Console::step(const StepLine& line, bool logged) {
 }
 
 void Console::phase(std::string_view name, int64_t done, int64_t total) {
+  set_activity(name);
   const std::lock_guard lock(state_->mutex);
   std::string text(name);
   if (total > 0 || done > 0) text += " " + format_count(done);

@@ -49,7 +49,7 @@ class Console {
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
 
-  /// Every step. Plain and json styles write it only when `logged`.
+  /// Every step. Plain style writes it when `logged` or after 4 s without a line, json when `logged`.
   void step(const StepLine& line, bool logged);
   /// Work before or between steps: "packing 1200/4000". total 0: unknown. Plain: the first call of a name,
   /// then at most one line each 5 seconds, and the end.

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/phases.h"
 #include "comm/exchange.h"
@@ -110,6 +111,7 @@ class TrainingRun {
     int64_t step = trainer_ ? trainer_->steps_done() : 0;
     if (phase == training) ++step;
     comm_.note(step, phase);
+    set_activity(phase == training ? format("step {} of {}", step, total_steps_) : phase);
     if (status_ != nullptr) status_->at(step, phase);
   }
 
@@ -119,6 +121,7 @@ class TrainingRun {
     at("loading the data");
     load();
     if (config_.dry_run) return dry_run();
+    at("laying out memory and choosing kernels");
     place();
     start();
     phases_.end(resume_ ? "checkpoint" : "weights");
