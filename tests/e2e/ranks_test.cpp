@@ -75,6 +75,26 @@ TEST_F(Ranks, UnequalEndsOfData) {
   EXPECT_EQ(steps.back().at("epoch").as_number(), 1.0);
 }
 
+// Tokens and FLOPs of a step are those of all ranks, those of one device its share.
+TEST_F(Ranks, MetersAreSumsOverRanks) {
+  const Keys more = {{"max_steps", "4"}, {"save_steps", "0"}};
+  train(to("of1", 1, 3, more));
+  train(to("of3", 3, 1, more));
+  const std::vector<json::Value> one = events(folder / "of1", "step"), three = events(folder / "of3", "step");
+  ASSERT_EQ(three.size(), one.size());
+  const auto number = [](const json::Value& step, const char* key) { return step.at(key).as_number(); };
+  for (size_t i = 0; i < one.size(); ++i) {
+    for (const char* key : {"tokens", "real_tokens", "target_tokens", "fill"})
+      EXPECT_EQ(number(three[i], key), number(one[i], key)) << key;
+    const double seconds = number(three[i], "time_s");
+    EXPECT_NEAR(number(three[i], "tokens_per_s_real") * seconds / number(one[i], "real_tokens"), 1, 1e-4);
+    EXPECT_NEAR(number(three[i], "tokens_per_s_slots") * seconds / number(one[i], "tokens"), 1, 1e-4);
+    EXPECT_NEAR(3 * number(three[i], "tokens_per_s_per_device") / number(three[i], "tokens_per_s"), 1, 1e-4);
+    const double flops = number(one[i], "tflops_per_device") * number(one[i], "time_s");
+    EXPECT_NEAR(3 * number(three[i], "tflops_per_device") * seconds / flops, 1, 1e-4);
+  }
+}
+
 TEST_F(Ranks, ResumeOnAnyNumberOfRanks) {
   const Keys more = {{"optim_dtype", "f32"}};
   train(to("straight", 2, 6, more));
