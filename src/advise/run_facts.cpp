@@ -91,6 +91,7 @@ std::vector<DeviceTelemetry> telemetry(const RunRecord& record) {
     facts.sm_clock_mhz = device.mean(2);
     facts.temperature_c = device.mean(4);
     facts.throttled_share = device.mean(5);
+    facts.lost_share = device.mean(6);
     facts.sm_clock_max_mhz = number_of(device.last, "sm_clock_max_mhz");
     for (const auto& [reason, times] : device.reasons)
       facts.reasons += (facts.reasons.empty() ? "" : ", ") + reason;

@@ -57,6 +57,7 @@ struct DeviceTelemetry {
   double utilisation = unknown;
   double sm_clock_mhz = unknown, sm_clock_max_mhz = unknown;
   double throttled_share = unknown;
+  double lost_share = unknown;  ///< of its compute, by lowered clocks
   double temperature_c = unknown;
   std::string reasons;  ///< "sw_power_cap"
 };

@@ -27,19 +27,20 @@ struct StepFacts {
   double slots = 0, real_tokens = 0, targets = 0;  ///< of all ranks
   double fill = 0;                                 ///< real tokens / slots
   double data_wait_s = 0, exposed_comm_s = 0;
-  double host_bound_share = 0;  ///< of time_s: the device waited for the host to launch
+  double host_bound_share = 0;  ///< of time_s: the device went at the pace of the host's launches
   double mfu = 0, roofline_share = 0, gpu_utilisation = 0;  ///< 0 to 1
   double mem_peak_gib = 0;
 };
 
 /// Telemetry of one device: curves, and sums over the events.
 struct DeviceRecord {
-  static constexpr std::array<const char*, 6> names = {"utilisation", "memory_used_gib", "sm_clock_mhz",
-                                                       "power_w",     "temperature_c",   "throttled_share"};
-  std::array<Series, 6> curves = {Series(400), Series(400), Series(400),
+  static constexpr std::array<const char*, 7> names = {"utilisation", "memory_used_gib", "sm_clock_mhz",
+                                                       "power_w",     "temperature_c",   "throttled_share",
+                                                       "lost_share"};
+  std::array<Series, 7> curves = {Series(400), Series(400), Series(400), Series(400),
                                   Series(400), Series(400), Series(400)};
-  std::array<double, 6> sums{};
-  std::array<int64_t, 6> counts{};
+  std::array<double, 7> sums{};
+  std::array<int64_t, 7> counts{};
   json::Value last;                        ///< the device's object of the last event
   std::map<std::string, int64_t> reasons;  ///< throttle reason -> events that named it
   double mean(size_t i) const;             ///< NaN: never told

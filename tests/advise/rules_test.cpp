@@ -39,20 +39,36 @@ TEST(Rules, NothingKnownIsNothingSaid) {
 
 TEST(Rules, LaunchBound) {
   RunFacts facts = sound_run();
-  facts.steps.host_bound = 0.4;
+  facts.steps.host_bound = 0.9;  // nearly all of the step was launched op by op, at the host's pace
+  facts.steps.data_wait = 0.02;
   facts.settings["cuda_graph"] = "false";
   facts.profile->graph = false;
   facts.profile->busy_ms = 580;
   const auto finding = rules::launch_bound(facts);
-  // 1 s with 0.4 s of waiting, 0.58 s busy: 0.6 s; with a third of the wait 0.732; busy alone 0.58.
+  // Of 1 s the device is busy 0.58 s and waits 0.02 s for data: 0.4 s go; two thirds of them; all but the
+  // busy time.
   expect_gain(finding, 100 * (1 / 0.6 - 1), 100 * (1 / 0.732 - 1), 100 * (1 / 0.58 - 1));
   EXPECT_EQ(finding->key, "cuda_graph");
   EXPECT_EQ(finding->value, "true");
   EXPECT_EQ(finding->confidence, Confidence::high);
-  // The device's own time bounds what is saved: not 0.4 s but 0.1 s.
-  facts.profile->busy_ms = 900;
+  // No more is saved than launches hold up.
+  facts.steps.host_bound = 0.1;
   EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.9 - 1), 0.01);
+  // A device that is busy all the same loses nothing, whoever sets the pace.
+  facts.steps.host_bound = 0.9;
+  facts.profile->busy_ms = 970;
+  EXPECT_FALSE(rules::launch_bound(facts));
+  // Without a profile: least time 0.3 s, so about 0.4 s of work; 0.6 at worst, 0.333 at best.
+  const ProfileFacts profile = *facts.profile;
+  facts.profile.reset();
+  facts.steps.roofline = 0.3;
+  expect_gain(rules::launch_bound(facts), 100 * (1 / 0.42 - 1), 100 * (1 / 0.62 - 1),
+              100 * (1 / (0.3 / 0.9 + 0.02) - 1));
+  facts.steps.roofline = unknown;
+  EXPECT_FALSE(rules::launch_bound(facts)->gain);
   // Without the meter the profile speaks; below 5 % nobody does.
+  facts.profile = profile;
+  facts.profile->busy_ms = 900;
   facts.steps.host_bound = unknown;
   facts.profile->host_bound_ms = 60;
   EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.94 - 1), 0.01);
@@ -64,6 +80,7 @@ TEST(Rules, LaunchBound) {
   facts.profile->gpu = true;
   // Graphs that are there already are not advised.
   facts.steps.host_bound = 0.2;
+  facts.profile->busy_ms = 700;
   facts.profile->graph = true;
   EXPECT_EQ(rules::launch_bound(facts)->key, "max_tokens");
 }
@@ -319,6 +336,9 @@ TEST(Rules, Throttled) {
   // 0.8 of the time a quarter of the clock.
   expect_gain(rules::throttled(facts), 25, 100 * (1 / 0.9 - 1), 25);
   EXPECT_NE(rules::throttled(facts)->title.find("GPU 1"), std::string::npos);
+  facts.devices[1].lost_share = 0.1;  // the meter's own figure beats the product of means
+  EXPECT_NEAR(rules::throttled(facts)->gain->expected, 100 * (1 / 0.9 - 1), 0.01);
+  facts.devices[1].lost_share = unknown;
   facts.devices[1].throttled_share = 0.05;
   EXPECT_FALSE(rules::throttled(facts));
   facts.devices[1].throttled_share = unknown;

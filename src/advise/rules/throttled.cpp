@@ -1,8 +1,9 @@
 // throttled: a device runs below its clock because of power or heat.
 //
 // Model: compute goes with the clock, so that a device which is throttled for a share h of the time and runs
-// at c of its highest clock c_max on average loses h (1 - c / c_max); all ranks wait for the slowest. Low:
-// half of it (what is bound by memory does not mind), high: all. Speaks from 2 % lost on.
+// at c of its highest clock c_max on average loses h (1 - c / c_max), which telemetry sums up as
+// "lost_share"; all ranks wait for the slowest. Low: half of it (what is bound by memory does not mind),
+// high: all. Speaks from 2 % lost on.
 #include "advise/rules.h"
 #include "base/format.h"
 
@@ -12,7 +13,8 @@ std::optional<Finding> rules::throttled(const RunFacts& facts) {
   const DeviceTelemetry* worst = nullptr;
   double lost = 0.02;
   for (const DeviceTelemetry& device : facts.devices) {
-    const double here = device.throttled_share * (1 - device.sm_clock_mhz / device.sm_clock_max_mhz);
+    double here = device.lost_share;
+    if (std::isnan(here)) here = device.throttled_share * (1 - device.sm_clock_mhz / device.sm_clock_max_mhz);
     if (!(here >= lost)) continue;
     lost = here;
     worst = &device;

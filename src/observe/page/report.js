@@ -147,7 +147,7 @@
         .concat(two ? [] : series("fill", "fill", ["--c7"], {dash: true}))});
     const split = two ? pair() : parent;
     runs.forEach(function (run, i) {
-      const names = ["compute", "waiting for other ranks", "waiting for data", "waiting for the host"];
+      const names = ["compute", "waiting for other ranks", "waiting for data", "at the pace of the host"];
       const colours = ["--c0", "--c1", "--c2", "--c4"];
       const used = run.split.y.map(function (y, k) { return {name: names[k], x: run.split.x, y: y, colour: colours[k]}; })
         .filter(function (one, k) { return k === 0 || one.y.some(function (v, n) { return v > 0.001 * run.split.y[0][n]; }); });
@@ -266,7 +266,7 @@
     add(profile.step_ms, "# ms a step");
     add(profile.busy_ms, "device busy # ms");
     add(profile.idle_ms, "idle # ms");
-    add(profile.host_bound_ms, "waiting for the host # ms");
+    add(profile.host_bound_ms, "idle while the host works # ms");
     add(profile.launches, "# launches" + (profile.graph ? " (CUDA graphs)" : ""));
     add(profile.kernels, "# kernels");
     add(profile.exposed_ms, "waiting for other ranks # ms");
