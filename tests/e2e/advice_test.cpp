@@ -1,0 +1,101 @@
+// What a run says about itself: findings in the log, in metrics.jsonl and in the report, also when it was
+// killed or has diverged; and whether following the advice does what was predicted, in figures that do not
+// depend on time.
+#include <gtest/gtest.h>
+
+#include "e2e/runs.h"
+
+namespace deltatune {
+namespace {
+
+std::vector<std::string> rules(const std::vector<json::Value>& findings) {
+  std::vector<std::string> out;
+  for (const json::Value& finding : findings) out.push_back(finding.at("rule").as_string());
+  return out;
+}
+
+double fill_of(const fs::path& run) {
+  double real = 0, slots = 0;
+  for (const json::Value& event : events(run, "step")) {
+    real += event.at("real_tokens").as_number();
+    slots += event.at("tokens").as_number();
+  }
+  return real / slots;
+}
+
+TEST(Advice, PaddedRowsAreFoundAndPackedOnesKeepThePrediction) {
+  TempFolder folder;
+  write_small_model(folder / "model");
+  const Keys padded = with(small_keys(folder / "model", folder / "padded"), {{"batching", "padded"}});
+  const ProgramResult result = run_verb("train", padded);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const std::vector<json::Value> findings = events(folder / "padded", "finding");
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].at("rule").as_string(), "padding") << json::dump(findings[0]);
+  EXPECT_NE(result.err.find("advice 1: Slots are computed that hold no token; batching: packed"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(slurp(folder / "padded" / "report.html").find("Slots are computed that hold no token"),
+            std::string::npos);
+
+  const Keys packed =
+      with(padded, {{"output_dir", (folder / "packed").string()},
+                    {findings[0].at("key").as_string(), findings[0].at("value").as_string()}});
+  ASSERT_EQ(run_verb("train", packed).code, 0);
+  EXPECT_TRUE(events(folder / "packed", "finding").empty())
+      << json::dump(events(folder / "packed", "finding").front());
+  // Slots cost the same: tokens/s go with the fill.
+  const double gain = 100 * (fill_of(folder / "packed") / fill_of(folder / "padded") - 1);
+  EXPECT_GE(gain, findings[0].at("gain_low").as_number());
+  EXPECT_LE(gain, findings[0].at("gain_high").as_number());
+}
+
+TEST(Advice, RecomputeForNothingIsFoundByAProfile) {
+  TempFolder folder;
+  write_small_model(folder / "model");
+  const Keys keys = with(small_keys(folder / "model", folder / "out"), {{"recompute", "block"}});
+  ASSERT_EQ(run_verb("train", keys).code, 0);
+  ASSERT_EQ(run_verb("profile", keys).code, 0);
+  const ProgramResult result = run_deltatune("advise '" + (folder / "out").string() + "' --json");
+  const json::Value advice = json::parse(result.out, "advise");
+  const std::vector<std::string> names = rules(advice.at("findings").as_array());
+  ASSERT_EQ(std::count(names.begin(), names.end(), "recompute"), 1) << result.out;
+  EXPECT_EQ(advice.at("findings").as_array()[0].at("value").as_string(), "none");
+}
+
+TEST(Advice, AKilledRunHasAReportAndCanBeAskedAfterwards) {
+  TempFolder folder;
+  write_small_model(folder / "model");
+  Child child(folder, with(small_keys(folder / "model", folder / "out"), {{"max_steps", "100000"}}));
+  ASSERT_TRUE(child.until([&] { return events(folder / "out", "step").size() >= 3; })) << child.log();
+  child.signal(SIGKILL);
+  child.wait();
+  const std::string page = slurp(folder / "out" / "report.html");
+  EXPECT_NE(page.find("\"state\": \"running\""), std::string::npos);
+  EXPECT_EQ(run_deltatune("advise '" + (folder / "out").string() + "'").code, 0);
+  EXPECT_EQ(run_deltatune("report '" + (folder / "out").string() + "'").code, 0);
+}
+
+TEST(Advice, ARunThatDivergesSaysSoFirst) {
+  TempFolder folder;
+  write_small_model(folder / "model");
+  const Keys keys = with(small_keys(folder / "model", folder / "out"), {{"learning_rate", "1"},
+                                                                        {"dtype", "f32"},
+                                                                        {"adam_epsilon", "1e-30"},
+                                                                        {"max_grad_norm", "0"},
+                                                                        {"warmup_ratio", "0"},
+                                                                        {"adam_beta2", "0.0"},
+                                                                        {"lr_scheduler_type", "constant"},
+                                                                        {"max_steps", "60"}});
+  const ProgramResult result = run_verb("train", keys);
+  if (result.code == 0) GTEST_SKIP() << "this model does not diverge";
+  EXPECT_EQ(result.code, 6) << result.err;
+  const std::vector<json::Value> findings = events(folder / "out", "finding");
+  ASSERT_FALSE(findings.empty());
+  EXPECT_EQ(findings[0].at("rule").as_string(), "loss_trouble");
+  EXPECT_EQ(findings[0].at("severity").as_string(), "problem");
+  EXPECT_NE(slurp(folder / "out" / "report.html").find("not finite"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace deltatune
