@@ -56,6 +56,7 @@ void add_facts(json::Array& facts, const std::string& prefix, const json::Value&
   std::string text = value.is_string() ? value.as_string() : value.is_null() ? "" : json::dump(value);
   if (text.empty() || text == "[]" || text == "{}") return;
   if (value.is_integer() && std::llabs(value.as_integer()) >= 10000) text = format_count(value.as_integer());
+  if (value.type() == json::Type::floating) text = readable(value.as_number());
   std::string name = clean_text(prefix, 100);
   std::replace(name.begin(), name.end(), '_', ' ');
   facts.emplace_back(json::Array{std::move(name), clean_text(text, 1000)});

@@ -374,6 +374,10 @@ TEST(Rules, LossTrouble) {
   facts.settings["max_grad_norm"] = "0";
   EXPECT_EQ(rules::loss_trouble(facts)->key, "max_grad_norm");
   facts.nonfinite_steps = 0;
+  for (size_t i = 40; i < facts.loss.size(); i += 20)
+    facts.loss[i].y += 0.35;  // less than a quarter of the first level
+  EXPECT_FALSE(rules::loss_trouble(facts)) << "rows of few tokens scatter";
+  facts.loss = sound_run().loss;
   EXPECT_FALSE(rules::loss_trouble(facts)) << "a loss that falls and shivers";
   facts.loss[120].y = 3;
   EXPECT_FALSE(rules::loss_trouble(facts)) << "once is a row";
@@ -381,6 +385,7 @@ TEST(Rules, LossTrouble) {
   facts.loss[161].y = 8;
   const auto jumps = rules::loss_trouble(facts);
   ASSERT_TRUE(jumps);
+  EXPECT_EQ(jumps->severity, Severity::quality);
   EXPECT_NE(jumps->evidence.find("2 times; the highest is 9 at step 160"), std::string::npos)
       << jumps->evidence;
   // A level that stays high is one jump, and a constant loss none.

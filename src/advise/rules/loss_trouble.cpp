@@ -1,8 +1,10 @@
 // loss_trouble: the loss is not finite, or jumps.
 //
 // A jump is a logged loss above the median of the 32 points before it by more than 8 times their median
-// distance from it (at least 10 % of it). Curves are thinned but keep their extremes, so that none is missed.
-// Speaks at the first non-finite step, and from 2 jumps on. Nothing is predicted.
+// distance from it, half of it, and a quarter of the median of the run's first 32 points: rows of few tokens
+// scatter, most of all when the loss is low already. Curves are thinned but keep their extremes, so that none
+// is missed. Speaks at the first non-finite step, which is a problem, and from 2 jumps on, which cost
+// quality. Nothing is predicted.
 #include <algorithm>
 
 #include "advise/rules.h"
@@ -29,13 +31,16 @@ Jumps jumps_of(const std::vector<Point>& loss) {
   Jumps out;
   std::vector<double> before;
   bool inside = false;  // several points of one jump count once
+  double first_level = 0;
   for (const Point& point : loss) {
     if (std::isnan(point.y)) continue;
     if (before.size() == window) {
       const double middle = median(before);
+      if (first_level == 0) first_level = std::fabs(middle);
       std::vector<double> distances;
       for (const double y : before) distances.push_back(std::fabs(y - middle));
-      const double bound = middle + std::max(8 * median(distances), 0.1 * std::fabs(middle));
+      const double bound =
+          middle + std::max({8 * median(distances), 0.5 * std::fabs(middle), 0.25 * first_level});
       if (point.y > bound) {
         if (!inside) ++out.count;
         inside = true;
@@ -87,6 +92,7 @@ std::optional<Finding> rules::loss_trouble(const RunFacts& facts) {
   const Jumps jumps = jumps_of(facts.loss);
   if (jumps.count < 2) return std::nullopt;
   out.title = "The loss jumps";
+  out.severity = Severity::quality;
   out.evidence = format("{} times; the highest is {:.3g} at step {:.0f}, where {:.3g} was usual", jumps.count,
                         jumps.highest.y, jumps.highest.x, jumps.usual);
   out.note = "single rows can do that too: `deltatune data check`";

@@ -94,9 +94,10 @@
         const box = element("div", undefined, "finding " + finding.severity);
         box.append(element("h3", finding.title));
         const gain = element("div", undefined, "gain");
-        if (finding.gain !== null) {
-          gain.append("+" + number(finding.gain) + " % tokens/s");
-          gain.append(element("small", number(finding.gain_low) + " to " + number(finding.gain_high) + " %, confidence " + finding.confidence));
+        if (finding.gain !== null && finding.gain_low !== null && finding.gain_high !== null) {
+          const percent = function (value) { return number(Number(value.toPrecision(3))); };
+          gain.append("+" + percent(finding.gain) + " % tokens/s");
+          gain.append(element("small", percent(finding.gain_low) + " to " + percent(finding.gain_high) + " %, confidence " + finding.confidence));
         } else {
           gain.append(element("small", "confidence " + finding.confidence));
         }
