@@ -17,6 +17,7 @@ int verb_profile(const Invocation& call) {
   const ProfileSchedule schedule{config.profile_wait, config.profile_warmup, config.profile_active,
                                  config.profile_repeat};
   config.max_steps = schedule.steps() + schedule.untraced();
+  config.logging_steps = 1;
   config.save_steps = 0;
   config.eval_steps = 0;
   config.eval_dataset.clear();

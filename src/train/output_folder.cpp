@@ -137,6 +137,11 @@ void remove_previous_run(const fs::path& output_dir) {
   std::vector<fs::path> doomed = traces_of_a_run(output_dir);
   for (const char* name : {"profile.json", "trace", "runs", "mlruns", "metrics.prom"})
     doomed.push_back(output_dir / name);  // may be missing
+  std::error_code problem;
+  fs::directory_iterator entries(output_dir, problem);
+  for (; !problem && entries != fs::directory_iterator(); entries.increment(problem)) {
+    if (entries->path().filename().string().starts_with("profile-rank")) doomed.push_back(entries->path());
+  }
   for (const fs::path& trace : doomed) {
     std::error_code code;
     fs::remove_all(trace, code);

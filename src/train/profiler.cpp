@@ -39,6 +39,10 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+std::string rank_file(int rank) {
+  return rank == 0 ? "profile.json" : format("profile-rank{:04}.json", rank);
+}
+
 std::string decompressed(const fs::path& path) {
   const std::string bytes = read_file(path);
   OnePiece piece(bytes);
@@ -186,7 +190,14 @@ void Profiler::shift_clock(ActivityTrace& trace, ClockPair begin, ClockPair end)
   }
 }
 
+void Profiler::sync() {
+  engine_.stream().sync();
+  engine_.store().sync();
+  engine_.store().sync_updates();
+}
+
 void Profiler::begin_window() {
+  if (!input_.gpu) sync();
   buffer_->clear();
   open_ = true;
   ProfileWindow& window = input_.windows.emplace_back();
@@ -212,8 +223,7 @@ void Profiler::end_window() {
     shift_clock(window.activity, clocks_, clocks);
     window.marked_s = engine_.stream().seconds_between(begin_mark_, end_mark_);
   }
-  engine_.stream().sync();
-  engine_.store().sync();
+  sync();
   window.events = buffer_->events();
   window.dropped = buffer_->dropped();
   input_.captured = buffer_->captured_events();
@@ -223,6 +233,17 @@ void Profiler::end_window() {
               input_.windows.size() * static_cast<size_t>(schedule_.active));
     input_.windows.pop_back();
   }
+}
+
+// What an earlier profile has left, of more ranks or with a trace.
+void Profiler::remove_stale() const {
+  std::error_code code;
+  for (int rank = std::max(1, input_.world); fs::remove(output_ / rank_file(rank), code); ++rank) {
+  }
+  if (config_.profile != "trace") fs::remove_all(output_ / "trace", code);
+  for (int rank = input_.world; fs::remove(trace_file(rank), code); ++rank) {
+  }
+  if (input_.world == 1) fs::remove(output_ / "trace" / "merged.json.gz", code);
 }
 
 fs::path Profiler::trace_file(int rank) const {
@@ -245,10 +266,10 @@ void Profiler::write() {
   const bool leads = input_.rank == 0;
   const bool trace = config_.profile == "trace";
   const std::string file = json::dump(profile.to_json(), 1) + "\n";
+  if (leads) remove_stale();
+  comm.exchange("");  // before anybody writes
   together(comm, "write the profile", [&] {
-    write_file_atomic(
-        output_ / (leads ? std::string("profile.json") : format("profile-rank{:04}.json", input_.rank)),
-        file);
+    write_file_atomic(output_ / rank_file(input_.rank), file);
     if (trace) write_trace();
   });
   if (input_.world == 1) {

@@ -72,6 +72,9 @@ class Profiler {
   void shift_clock(ActivityTrace& trace, ClockPair begin, ClockPair end) const;
   void write();
   void write_trace();
+  void remove_stale() const;
+  /// Of all streams: what they still do writes into events.
+  void sync();
   fs::path trace_file(int rank) const;
 
   const Config& config_;

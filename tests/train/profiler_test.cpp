@@ -191,6 +191,28 @@ TEST(ProfilerTest, RepeatsAddUpAndAnEarlyEndIsWritten) {
   EXPECT_TRUE(profile.at("overhead").is_null());
 }
 
+TEST(ProfilerTest, FilesOfAnEarlierProfileAreRemoved) {
+  for (const char* level : {"ops", "trace"}) {
+    SmallRun run(level);
+    const fs::path out = run.config.output_dir;
+    fs::create_directories(out / "trace");
+    for (const char* name : {"profile-rank0001.json", "profile-rank0002.json", "trace/rank0000.json.gz",
+                             "trace/rank0001.json.gz", "trace/merged.json.gz"})
+      write_text(out / name, "old");
+    run.profiled(4);
+    std::vector<std::string> left;
+    for (const auto& entry : fs::recursive_directory_iterator(out))
+      left.push_back(entry.path().lexically_relative(out).string());
+    std::sort(left.begin(), left.end());
+    const bool trace = std::string(level) == "trace";
+    EXPECT_EQ(left, trace ? (std::vector<std::string>{"profile.json", "trace", "trace/rank0000.json.gz"})
+                          : (std::vector<std::string>{"profile.json"}));
+    if (trace) {
+      EXPECT_NE(read_file(out / "trace/rank0000.json.gz"), "old");
+    }
+  }
+}
+
 TEST(ProfilerTest, AnErrorInATracedStepLeavesNoTraceBehind) {
   SmallRun run("ops");
   run.config.profile_wait = 0;
