@@ -60,6 +60,7 @@ def documents():
 
 def check_command(program, command):
     """`command` starts after the word deltatune; what is wrong with it, or nothing."""
+    command = re.sub(r"^[\d.]+: ", "", command)  # a recorded first line: "deltatune 0.1.0: train ..."
     words = command.split("#")[0].split("|")[0].split(">")[0].split()
     if not words or words[0].startswith("-"):
         return None

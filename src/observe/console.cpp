@@ -50,6 +50,12 @@ std::string rate(double tokens_per_s) {
   return format("{:.0f}", tokens_per_s);
 }
 
+// Whole seconds: a forecast has no more.
+std::string time_left(double seconds) {
+  const double whole = std::round(seconds);
+  return whole < 60 ? format("{:.0f}s", whole) : format_duration(whole);
+}
+
 std::string bar(double share, size_t width, const Terminal& terminal) {
   const auto full = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * static_cast<double>(width));
   if (!terminal.unicode) return repeat("=", full) + (full < width ? ">" + repeat(".", width - full - 1) : "");
@@ -111,7 +117,7 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
   } else if (line.mem_peak_gib > 0) {
     fields.push_back(format("mem {:.1f} GiB", line.mem_peak_gib));
   }
-  if (line.eta_s >= 0) fields.push_back("eta " + format_duration(std::round(line.eta_s)));
+  if (line.eta_s >= 0) fields.push_back("eta " + time_left(line.eta_s));
   // What tells why mfu is low comes where there is room for it.
   if (line.gpu_utilisation) fields.push_back(format("gpu {:.0f}%", *line.gpu_utilisation * 100));
   if (line.roofline_share) fields.push_back(format("roofline {:.0f}%", *line.roofline_share * 100));
@@ -147,7 +153,7 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
   text += format("  data wait {:.2f}s", line.data_wait_s);
   if (line.exposed_comm_s > 0) text += format("  comm wait {:.3f}s", line.exposed_comm_s);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);
-  if (line.eta_s >= 0) text += "  eta " + format_duration(std::round(line.eta_s));
+  if (line.eta_s >= 0) text += "  eta " + time_left(line.eta_s);
   if (line.slow_kernels) text += "  slow kernels";
   return text;
 }
@@ -184,6 +190,11 @@ struct Console::State {
     pending.clear();
     live = std::move(text);
     put("\r" + live + "\x1b[K");
+  }
+  void wipe() {
+    pending.clear();
+    if (!live.empty()) put("\r\x1b[K");
+    live.clear();
   }
   static void around_log(void* context, bool before) {
     auto* state = static_cast<State*>(context);
@@ -237,6 +248,7 @@ void Console::phase(std::string_view name, int64_t done, int64_t total) {
   if (state_->style == ProgressStyle::bar) {
     const auto limit = static_cast<size_t>(std::max(state_->terminal.columns - 1, 1));
     state_->draw(text.substr(0, limit), first || last);
+    if (last) state_->wipe();  // what came of it is said by a log line
   } else if (state_->style == ProgressStyle::plain) {
     const State::Clock::time_point now = State::Clock::now();
     if (!first && !last && now - state_->phase_printed < std::chrono::seconds(5)) return;

@@ -176,6 +176,22 @@ TEST(Console, LiveLineStepsAsideForLogLines) {
   EXPECT_NE(text.find("step 120/983", wiped), std::string::npos) << "drawn again after the log line";
 }
 
+// The result of a phase is a log line; the live line of the phase must not stand there behind it.
+TEST(Console, APhaseThatIsDoneLeavesNoLiveLine) {
+  const std::string text = written(ProgressStyle::bar, [](Console& console) {
+    console.phase("evaluating", 1, 2);
+    console.phase("evaluating", 2, 2);
+  });
+  EXPECT_TRUE(text.ends_with("\r\x1b[K")) << text;
+}
+
+TEST(Console, TimeLeftIsInWholeSeconds) {
+  StepLine line = example();
+  line.eta_s = 5.2;
+  EXPECT_TRUE(plain_line(line, "now").ends_with("  eta 5s")) << plain_line(line, "now");
+  EXPECT_NE(live_line(line, terminal(120), no_loss).find("eta 5s"), std::string::npos);
+}
+
 TEST(Console, NoneIsSilentAndJsonIsEvents) {
   const auto use = [](Console& console) {
     console.phase("packing", 1, 2);
