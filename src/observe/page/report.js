@@ -105,7 +105,7 @@
         if (finding.key) {
           const set = element("p", "set ");
           set.append(element("code", finding.key + ": " + finding.value));
-          if (finding.note) set.append(" " + finding.note);
+          if (finding.note) set.append(": " + finding.note);
           box.append(set);
         } else if (finding.note) {
           box.append(element("p", finding.note));
