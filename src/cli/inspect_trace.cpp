@@ -1,6 +1,7 @@
 // Decompressing a trace within bounds, and its summary.
 #include "cli/inspect_trace.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@ namespace deltatune::cli {
 namespace {
 
 constexpr size_t most_bytes = size_t{512} << 20;
+// A value takes some 50 bytes once it is read, however short it is written.
+constexpr int64_t most_values = 16'000'000;
 
 std::string read_trace(const std::string& path) {
   const MappedFile file{fs::path(path)};
@@ -21,10 +24,14 @@ std::string read_trace(const std::string& path) {
   Decompressor stream(bytes, path);
   std::string out;
   std::string piece(1 << 16, '\0');
+  int64_t values = 0;
   while (const size_t count = stream.read(piece)) {
     out.append(piece.data(), count);
-    if (out.size() <= most_bytes) continue;
-    throw Error(ErrorKind::data, "a trace of more than 512 MiB", path, "trace fewer steps: profile_active");
+    values += std::count_if(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(count),
+                            [](char c) { return c == ',' || c == '[' || c == '{'; });
+    if (out.size() <= most_bytes && values <= most_values) continue;
+    throw Error(ErrorKind::data, "a trace of more than 512 MiB or 16 million values", path,
+                "trace fewer steps: profile_active");
   }
   return out;
 }

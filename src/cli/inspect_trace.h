@@ -6,7 +6,7 @@
 namespace deltatune::cli {
 
 /// Prints lanes and problems; exit code 0, or 3 for a trace that breaks its format. Throws Error{data} for a
-/// file that is no trace at all, or is larger than 512 MiB.
+/// file that is no trace at all, or is larger than 512 MiB or 16 million values.
 int inspect_trace(const std::string& path, bool as_json);
 
 }  // namespace deltatune::cli

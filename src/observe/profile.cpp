@@ -142,6 +142,7 @@ class Builder {
     out_.gemm_tflops = in_.gemm_tflops;
     out_.copy_gb_s = in_.copy_gb_s;
     if (in_.untraced_ms > 0) out_.off_ms = in_.untraced_ms;
+    out_.off_steps = in_.untraced;
     for (const ProfileWindow& window : in_.windows) add(window);
     finish();
     return std::move(out_);

@@ -37,7 +37,8 @@ struct ProfileInput {
   std::string missing;     ///< why there are no device times of a GPU; empty: they are there
   double gemm_tflops = 0;  ///< of the device card; 0: no card
   double copy_gb_s = 0;    ///< likewise
-  double untraced_ms = 0;  ///< a step without tracing; 0: not measured
+  double untraced_ms = 0;  ///< a step without tracing, median; 0: not measured
+  int64_t untraced = 0;    ///< of how many
   std::vector<ProfileWindow> windows;
   std::vector<TraceEvent> captured;  ///< TraceBuffer::captured_events()
 };
@@ -79,12 +80,13 @@ struct Profile {
   int64_t steps = 0;
   double step_ms = 0, busy_ms = 0, idle_ms = 0;
   double marked_ms = 0;  ///< of a step, by marks on the device's clock; 0: not measured
-  double span_ms =
-      0;  ///< the same by the tracer: between the ends of what was queued before and in the window
+  /// The same by the tracer: between the ends of what was queued before and in the window.
+  double span_ms = 0;
   double launches = 0, kernels = 0;
   bool graph = false;
-  std::optional<double> off_ms;  ///< a step without tracing
-  int64_t dropped = 0;           ///< events and records that are missing
+  std::optional<double> off_ms;  ///< a step without tracing, median of off_steps
+  int64_t off_steps = 0;
+  int64_t dropped = 0;  ///< events and records that are missing
   double gemm_tflops = 0, copy_gb_s = 0;
   std::vector<ProfileOp> ops;  ///< most device time first
   std::vector<ProfileKernel> kernel_names;

@@ -65,6 +65,7 @@ json::Value Profile::to_json() const {
   if (off_ms) {
     overhead.set("off_ms", *off_ms);
     overhead.set("on_ms", step_ms);
+    overhead.set("off_steps", off_steps);
   }
   out.set("overhead", std::move(overhead));
   out.set("dropped", dropped);
@@ -124,8 +125,10 @@ Profile Profile::from_json(const json::Value& v) {
   number("data_wait_ms", out.data_wait_ms);
   number("host_wait_ms", out.host_wait_ms);
   number("host_bound_ms", out.host_bound_ms);
-  if (const json::Value& overhead = v.at("overhead"); overhead.is_object())
+  if (const json::Value& overhead = v.at("overhead"); overhead.is_object()) {
     out.off_ms = overhead.at("off_ms").as_number();
+    out.off_steps = overhead.at("off_steps").as_integer();
+  }
   for (const json::Value& op : v.at("ops").as_array()) out.ops.push_back(op_from(op));
   for (const json::Value& kernel : v.at("kernel_names").as_array())
     out.kernel_names.push_back(

@@ -214,8 +214,10 @@ std::string totals(const Profile& p) {
                 p.host_wait_ms);
   if (p.dropped > 0) out += format("{} events are missing: there was no room for them\n", p.dropped);
   if (p.off_ms) {
-    out += format("tracing: {:.3f} ms a step with it, {:.3f} ms without: {:+.2f} %\n", p.step_ms, *p.off_ms,
-                  100 * (p.step_ms / *p.off_ms - 1));
+    const auto times = [](int64_t n) { return format("{} step{}", n, n == 1 ? "" : "s"); };
+    out += format("tracing: {:.3f} ms a step with it ({}), {:.3f} ms without ({}): {:+.2f} %{}\n", p.step_ms,
+                  times(p.steps), *p.off_ms, times(p.off_steps), 100 * (p.step_ms / *p.off_ms - 1),
+                  std::min(p.steps, p.off_steps) < 3 ? ", which so few steps only hint at" : "");
   } else {
     out += "tracing: what it costs was not measured; it takes steps without it (--wait 3)\n";
   }

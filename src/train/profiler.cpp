@@ -21,6 +21,7 @@ namespace {
 // The first step runs op by op, the second is captured: what they take says nothing.
 constexpr int64_t first_steady_step = 2;
 constexpr size_t most_kept = size_t{1} << 22;
+constexpr size_t most_merged = size_t{400} << 20;  // bytes of text
 constexpr size_t captured_events = size_t{1} << 15;
 
 // A step op by op has some 80 events a layer and row.
@@ -262,6 +263,7 @@ void Profiler::write() {
   written_ = true;
   Communicator& comm = engine_.comm();
   input_.untraced_ms = median(untraced_ms_);
+  input_.untraced = static_cast<int64_t>(untraced_ms_.size());
   const Profile profile = make_profile(input_);
   const bool leads = input_.rank == 0;
   const bool trace = config_.profile == "trace";
@@ -282,7 +284,14 @@ void Profiler::write() {
   together(comm, "merge the traces", [&] {
     if (!leads || !trace || input_.world == 1) return;
     std::vector<std::string> texts;
-    for (int rank = 0; rank < input_.world; ++rank) texts.push_back(decompressed(trace_file(rank)));
+    size_t bytes = 0;
+    for (int rank = 0; rank < input_.world; ++rank) {
+      texts.push_back(decompressed(trace_file(rank)));
+      bytes += texts.back().size();
+      if (bytes <= most_merged) continue;
+      return log::warn("profile: the traces of {} ranks are too long to be merged; trace fewer steps",
+                       input_.world);
+    }
     GzipWriter merged;
     merged.add(merged_trace_text(texts));
     write_file_atomic(output_ / "trace" / "merged.json.gz", merged.finish());

@@ -1,6 +1,7 @@
 // `deltatune profile`, and `profile` in train: what is printed, what is written, what is left alone.
 #include <gtest/gtest.h>
 
+#include "base/gzip.h"
 #include "e2e/ranks.h"
 
 namespace deltatune {
@@ -85,6 +86,14 @@ TEST_F(ProfileVerb, InspectSeesABrokenTrace) {
   const ProgramResult run = run_deltatune("inspect '" + (folder / "broken.json.gz").string() + "'");
   EXPECT_EQ(run.code, 3);
   EXPECT_NE(run.out.find("event 0: is no object"), std::string::npos) << run.out;
+  GzipWriter bomb;  // 20 million values in a small file
+  bomb.add("{\"traceEvents\":[1");
+  const std::string ones(1 << 20, ',');
+  for (int i = 0; i < 20; ++i) bomb.add(ones);
+  write_text(folder / "bomb.json.gz", bomb.finish());
+  const ProgramResult large = run_deltatune("inspect '" + (folder / "bomb.json.gz").string() + "'");
+  EXPECT_EQ(large.code, 3);
+  EXPECT_NE(large.err.find("16 million values"), std::string::npos) << large.err;
   write_text(folder / "none.json.gz", std::string("\x1f\x8b\x08", 3));
   EXPECT_EQ(run_deltatune("inspect '" + (folder / "none.json.gz").string() + "'").code, 3);
 }
