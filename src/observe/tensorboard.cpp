@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/hash.h"
 #include "observe/append_file.h"
 
 namespace deltatune {
@@ -105,15 +106,16 @@ std::string host_name() {
   return name;
 }
 
-// The newest event file below `folder`; names begin with their time. Empty: none.
-fs::path latest_file(const fs::path& folder) {
+// The newest event file below `folder` whose name ends so; names begin with their time. Empty: none.
+fs::path latest_file(const fs::path& folder, const std::string& ending) {
   fs::path latest;
   std::error_code problem;
   fs::recursive_directory_iterator entries(folder, problem);
   for (; !problem && entries != fs::recursive_directory_iterator(); entries.increment(problem)) {
     const fs::path& path = entries->path();
-    if (path.filename().string().starts_with(file_start) &&
-        (latest.empty() || path.filename().string() > latest.filename().string()))
+    const std::string name = path.filename().string();
+    if (name.starts_with(file_start) && name.ends_with(ending) &&
+        (latest.empty() || name > latest.filename().string()))
       latest = path;
   }
   return latest;
@@ -193,9 +195,13 @@ std::string records_up_to(std::string_view file, int64_t last_step) {
 
 std::unique_ptr<RunLogger> open_tensorboard(const LoggerOptions& options, double time) {
   const bool own = options.logging_dir.empty();
+  // A folder that somebody has named may have files of other runs, which are not ours to continue.
+  const std::string ending =
+      own ? ".0"
+          : ".0." + hash_hex(fs::absolute(options.output_dir).lexically_normal().string()).substr(0, 8);
   fs::path path;
   if (options.continues) {
-    path = latest_file(own ? options.output_dir / "runs" : options.logging_dir);
+    path = latest_file(own ? options.output_dir / "runs" : options.logging_dir, ending);
     if (!path.empty()) write_file_atomic(path, records_up_to(read_file(path), options.steps));
   }
   if (path.empty()) {
@@ -207,8 +213,8 @@ std::unique_ptr<RunLogger> open_tensorboard(const LoggerOptions& options, double
     std::strftime(stamp, sizeof stamp, "%b%d_%H-%M-%S", &local);
     const fs::path folder =
         own ? options.output_dir / "runs" / format("{}_{}", stamp, host_name()) : options.logging_dir;
-    path =
-        folder / format("{}{}.{}.{}.0", file_start, static_cast<int64_t>(seconds), host_name(), ::getpid());
+    path = folder /
+           format("{}{}.{}.{}{}", file_start, static_cast<int64_t>(seconds), host_name(), ::getpid(), ending);
   }
   return std::make_unique<TensorBoard>(path);
 }

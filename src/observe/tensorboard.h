@@ -30,6 +30,8 @@ std::string scalar_event(int64_t step, double time, const std::vector<Scalar>& s
 std::string records_up_to(std::string_view file, int64_t last_step);
 
 /// Continues the latest event file of the logging folder, or begins one: events.out.tfevents.TIME.HOST.PID.0.
+/// In a folder that the user has named the name ends with a hash of output_dir, by which the run knows its
+/// file.
 std::unique_ptr<RunLogger> open_tensorboard(const LoggerOptions& options, double time);
 
 }  // namespace deltatune

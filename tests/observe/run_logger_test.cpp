@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/rng.h"
@@ -109,6 +110,27 @@ TEST(TensorBoard, ResumedRunsContinueTheFileWithoutLaterSteps) {
   EXPECT_EQ(count_of(bytes, "brain.Event:2"), 1);
   EXPECT_EQ(records_up_to(bytes, 1 << 20), bytes);
   EXPECT_EQ(count_of(records_up_to(bytes, 2), "train/loss"), 2);
+}
+
+// Two runs may share a logging_dir: each continues its own file only.
+TEST(TensorBoard, FilesOfOtherRunsAreLeftAlone) {
+  ScratchFolder folder;
+  for (const char* run : {"a", "b"}) {
+    LoggerOptions options = options_in(folder / run, {"tensorboard"});
+    options.logging_dir = folder / "board";
+    RunLoggers loggers(options);
+    log_steps(loggers, 1, 5);
+  }
+  LoggerOptions options = options_in(folder / "a", {"tensorboard"});
+  options.logging_dir = folder / "board";
+  options.continues = true;
+  options.steps = 2;
+  { RunLoggers loggers(options); }
+  std::vector<int64_t> counts;
+  for (const auto& entry : fs::directory_iterator(folder / "board"))
+    counts.push_back(count_of(slurp(entry.path()), "train/loss"));
+  std::sort(counts.begin(), counts.end());
+  EXPECT_EQ(counts, (std::vector<int64_t>{2, 5}));
 }
 
 TEST(TensorBoard, ReadingStopsAtBytesThatAreNoRecord) {
