@@ -78,12 +78,12 @@ def main():
     args = parser.parse_args()
     work = tempfile.mkdtemp(prefix="deltatune-advice-")
     short, chats = os.path.join(work, "short.jsonl"), os.path.join(work, "chats.jsonl")
-    write_rows(short, [255] * 200, 4000)
+    write_rows(short, [63] * 400, 4000)
     write_rows(chats, chat_lengths(700), 200000)
     small = os.path.join(args.models, "qwen3.5-0.8b")
     cases = {
         "launch": {"model_name_or_path": narrow_model(args.models, os.path.join(work, "narrow")), "dataset": short,
-                   "max_tokens": 256, "max_length": 256, "cuda_graph": "false"},
+                   "max_tokens": 64, "max_length": 64, "cuda_graph": "false"},
         "padding": {"model_name_or_path": small, "dataset": chats, "max_tokens": 8192, "max_length": 8192,
                     "batching": "padded", "recompute": "none"},
         "recompute": {"model_name_or_path": small, "dataset": chats, "max_tokens": 8192, "max_length": 8192,
@@ -96,6 +96,9 @@ def main():
         said = subprocess.run([args.program, "advise", os.path.join(work, "before"), "--json"], capture_output=True, text=True)
         findings = json.loads(said.stdout)["findings"]
         first = findings[0]
+        if not first["key"]:
+            print(f"{name}: {first['rule']} names no key: {first['evidence']}; host-bound {steps[-1].get('host_bound_share')}")
+            continue
         after, _ = train(args.program, os.path.join(work, "after"), {**keys, first["key"]: first["value"]})
         measured = 100 * (after / before - 1)
         result = {"case": name, "rule": first["rule"], "key": first["key"], "value": first["value"],
