@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Does following the advice give what it predicts? Three runs that are slow for a reason, on a GPU.
 
-  launch     a narrow model of many layers with short rows, op by op: the host cannot launch as fast as the GPU computes
+  launch     op by op with one processor that three other processes want, too: the host cannot launch as fast as the GPU
+             computes
   padding    conversations of chat-like lengths in rectangles
   recompute  every block computed twice with most of the memory free
 
@@ -12,6 +13,7 @@ and after, the gain that was predicted and the one that was measured. Random wei
     bench/advice/follow.py DELTATUNE CONFIGS_OF_MODELS [--json OUT.json] [--case NAME ...]
 """
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -32,29 +34,27 @@ def write_rows(path, lengths, vocabulary):
             out.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
 
 
-def narrow_model(models, folder):
-    """48 layers of the 0.8B model's heads at a quarter of its width, with a small vocabulary."""
-    with open(os.path.join(models, "qwen3.5-0.8b", "config.json"), encoding="utf-8") as file:
-        config = json.load(file)
-    text = config["text_config"]
-    kinds = (text["layer_types"] * 2)[:48]
-    text.update(hidden_size=256, intermediate_size=512, num_hidden_layers=48, layer_types=kinds, vocab_size=4096,
-                num_attention_heads=2, num_key_value_heads=1, linear_num_key_heads=2, linear_num_value_heads=2,
-                eos_token_id=2)
-    os.makedirs(folder)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:
-        json.dump(config, file)
-    return folder
-
-
 def chat_lengths(count):
     rng = random.Random(3)
     return [max(60, min(4096, int(rng.lognormvariate(7.0, 0.5)))) for _ in range(count)]
 
 
-def train(program, folder, keys):
+class BusyProcessor:
+    """Three processes that compute on processor 0, and the words that put a run there, too."""
+
+    def __enter__(self):
+        self.others = [subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+        return ["taskset", "-c", "0"]
+
+    def __exit__(self, *_):
+        for other in self.others:
+            other.kill()
+            other.wait()
+
+
+def train(program, folder, keys, prefix=()):
     shutil.rmtree(folder, ignore_errors=True)
-    words = [program, "train", "--output_dir", folder, "--init", "random", "--max_steps", str(STEPS), "--num_train_epochs",
+    words = [*prefix, program, "train", "--output_dir", folder, "--init", "random", "--max_steps", str(STEPS), "--num_train_epochs",
              "1000", "--learning_rate", "1e-5", "--logging_steps", "1", "--save_steps", "0", "--save_only_model",
              "--progress", "none", "--device", "cuda", "--dtype", "bf16", "--profile", "ops", "--profile_wait", "20",
              "--profile_active", "4"]
@@ -69,6 +69,26 @@ def train(program, folder, keys):
     return sum(step["real_tokens"] for step in steps) / sum(step["time_s"] for step in steps), steps
 
 
+def follow(program, work, name, keys, prefix):
+    before, steps = train(program, os.path.join(work, "before"), keys, prefix)
+    said = subprocess.run([program, "advise", os.path.join(work, "before"), "--json"], capture_output=True, text=True)
+    findings = json.loads(said.stdout)["findings"]
+    first = findings[0]
+    result = {"case": name, "rule": first["rule"], "key": first["key"], "value": first["value"],
+              "evidence": first["evidence"], "predicted": first["gain"], "low": first["gain_low"],
+              "high": first["gain_high"], "others": [[f["rule"], f["gain"]] for f in findings[1:]],
+              "host_bound_share": statistics.median(step.get("host_bound_share", 0) for step in steps),
+              "step_s": statistics.median(step["time_s"] for step in steps)}
+    if first["key"]:
+        after, _ = train(program, os.path.join(work, "after"), {**keys, first["key"]: first["value"]}, prefix)
+        result["tokens_per_s"] = [before, after]
+        result["measured"] = 100 * (after / before - 1)
+        if first["gain"]:
+            result["measured_over_predicted"] = result["measured"] / first["gain"]
+    print(json.dumps(result), flush=True)
+    return result
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -78,12 +98,12 @@ def main():
     args = parser.parse_args()
     work = tempfile.mkdtemp(prefix="deltatune-advice-")
     short, chats = os.path.join(work, "short.jsonl"), os.path.join(work, "chats.jsonl")
-    write_rows(short, [63] * 400, 4000)
+    write_rows(short, [250, 262] * 150, 200000)
     write_rows(chats, chat_lengths(700), 200000)
     small = os.path.join(args.models, "qwen3.5-0.8b")
     cases = {
-        "launch": {"model_name_or_path": narrow_model(args.models, os.path.join(work, "narrow")), "dataset": short,
-                   "max_tokens": 64, "max_length": 64, "cuda_graph": "false"},
+        "launch": {"model_name_or_path": small, "dataset": short, "max_tokens": 512, "max_length": 512,
+                   "cuda_graph": "false", "recompute": "none"},
         "padding": {"model_name_or_path": small, "dataset": chats, "max_tokens": 8192, "max_length": 8192,
                     "batching": "padded", "recompute": "none"},
         "recompute": {"model_name_or_path": small, "dataset": chats, "max_tokens": 8192, "max_length": 8192,
@@ -91,26 +111,9 @@ def main():
     }
     results = []
     for name in args.case:
-        keys = cases[name]
-        before, steps = train(args.program, os.path.join(work, "before"), keys)
-        said = subprocess.run([args.program, "advise", os.path.join(work, "before"), "--json"], capture_output=True, text=True)
-        findings = json.loads(said.stdout)["findings"]
-        first = findings[0]
-        if not first["key"]:
-            print(f"{name}: {first['rule']} names no key: {first['evidence']}; host-bound {steps[-1].get('host_bound_share')}")
-            continue
-        after, _ = train(args.program, os.path.join(work, "after"), {**keys, first["key"]: first["value"]})
-        measured = 100 * (after / before - 1)
-        result = {"case": name, "rule": first["rule"], "key": first["key"], "value": first["value"],
-                  "evidence": first["evidence"], "predicted": first["gain"], "low": first["gain_low"],
-                  "high": first["gain_high"], "measured": measured, "tokens_per_s": [before, after],
-                  "measured_over_predicted": measured / first["gain"] if first["gain"] else None,
-                  "others": [finding["rule"] for finding in findings[1:]],
-                  "host_bound_share": steps[-1].get("host_bound_share"), "step_s": statistics.median(s["time_s"] for s in steps)}
-        results.append(result)
-        print(f"{name}: {first['rule']}: {first['key']}: {first['value']}: predicted +{first['gain']:.1f} % "
-              f"({first['gain_low']:.1f} to {first['gain_high']:.1f}), measured +{measured:.1f} % "
-              f"({before:.0f} -> {after:.0f} tokens/s); {first['evidence']}; then {result['others']}", flush=True)
+        busy = BusyProcessor() if name == "launch" else contextlib.nullcontext(())
+        with busy as prefix:
+            results.append(follow(args.program, work, name, cases[name], prefix))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump({"results": results}, file, indent=1)
