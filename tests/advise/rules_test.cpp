@@ -157,6 +157,9 @@ TEST(Rules, SlowOp) {
   EXPECT_FALSE(rules::slow_op(facts));
   facts.profile->ops[0].device_ms = 30;
   EXPECT_TRUE(rules::slow_op(facts));
+  facts.profile->ops[0].calls = 601;  // of 49.9 us
+  EXPECT_FALSE(rules::slow_op(facts));
+  facts.profile->ops[0].calls = 48;
   facts.card.reset();
   EXPECT_FALSE(rules::slow_op(facts));
 }
@@ -417,6 +420,18 @@ TEST(Findings, AreSortedAndWritten) {
         << finding.rule << " has no figure";
     EXPECT_EQ(finding.evidence.find("nan"), std::string::npos) << finding.evidence;
   }
+}
+
+TEST(Findings, AGuessComesBehindWhatIsMeasured) {
+  RunFacts facts = sound_run();
+  facts.profile->ops[0].roofline = 0.447;  // slow_op: +66 %, low confidence
+  facts.steps.fill = 0.7;
+  facts.settings["batching"] = "padded";  // +39 %, high
+  const Advice advice = advise(facts);
+  ASSERT_GE(advice.findings.size(), 2U);
+  EXPECT_EQ(advice.findings[0].rule, "padding");
+  EXPECT_EQ(advice.findings[1].rule, "slow_op");
+  EXPECT_GT(advice.findings[1].gain->expected, advice.findings[0].gain->expected);
 }
 
 }  // namespace

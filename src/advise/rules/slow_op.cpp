@@ -2,7 +2,8 @@
 //
 // Model: an op that takes t at a share r of the roofline takes t * r / b, b the share of baselines.h. Speaks
 // for ops of 2 % of the step and more that are below 0.7 b, because shapes differ; matrix products below 0.8
-// b. Low: half of that, high: all of it. Ops on plain kernels are slow_kernel's.
+// b. Low: half of that, high: all of it. Ops on plain kernels are slow_kernel's. Calls of less than 50 us are
+// left out: the baselines are of large shapes, and a short call takes what a launch and one wave take.
 #include <algorithm>
 
 #include "advise/baselines.h"
@@ -11,6 +12,8 @@
 
 namespace deltatune {
 namespace {
+
+constexpr double short_call_ms = 0.05;
 
 struct OpTime {
   std::string op;
@@ -22,7 +25,7 @@ struct OpTime {
 std::vector<OpTime> op_times(const ProfileFacts& profile) {
   std::vector<OpTime> out;
   for (const ProfiledOp& row : profile.ops) {
-    if (row.slow || !(row.roofline > 0)) continue;
+    if (row.slow || !(row.roofline > 0) || row.device_ms < short_call_ms * row.calls) continue;
     auto found = std::find_if(out.begin(), out.end(), [&](const OpTime& op) { return op.op == row.op; });
     if (found == out.end()) found = out.insert(out.end(), {row.op});
     found->ms += row.device_ms;
