@@ -73,6 +73,8 @@ json::Value profile_part(const json::Value& profile) {
                           "unnamed_ms", "data_wait_ms", "host_bound_ms"})
     out.set(key, number(profile, key));
   out.set("graph", flag(profile, "graph"));
+  const json::Value* overhead = profile.find("overhead");
+  out.set("untraced_ms", overhead == nullptr ? json::Value() : number(*overhead, "off_ms"));
   if (const json::Value* comm = profile.find("communication"); comm != nullptr) {
     for (const char* key : {"gather_ms", "reduce_ms", "exposed_ms"}) out.set(key, number(*comm, key));
   }

@@ -47,6 +47,7 @@ TEST(Report, ShowsWhatTheFilesSay) {
   EXPECT_EQ(run.at("profile").at("ops").as_array().size(), 4u);
   EXPECT_EQ(run.at("profile").at("ops").as_array()[0].as_array()[2].as_string(), "backward")
       << "largest first";
+  EXPECT_DOUBLE_EQ(run.at("profile").at("untraced_ms").as_number(), 630);
   EXPECT_DOUBLE_EQ(run.at("profile_before").at("step_ms").as_number(), 1280);
   EXPECT_EQ(run.at("memory").at("regions").as_array().size(), 2u);
   EXPECT_EQ(run.at("telemetry").at("devices").as_array().size(), 2u);

@@ -64,7 +64,7 @@ inline std::string profile_text(double scale) {
   op("swiglu_backward", "backward", 22, "fused", false);
   return format(
       R"({{"format": 1, "device": "NVIDIA H200", "rank": 0, "world": 1, "steps": 1, "step_ms": {}, "busy_ms": {}, "idle_ms": 12, )"
-      R"("launches": 310, "kernels": 4060, "graph": true, "overhead": null, "ops": [{}], "kernel_names": [], )"
+      R"("launches": 310, "kernels": 4060, "graph": true, "overhead": {{"off_ms": 630, "on_ms": 640}}, "ops": [{}], "kernel_names": [], )"
       R"("gaps": [{{"after": "a", "before": "b", "us": 12.5, "at_us": 3, "host": "launching"}}], "unnamed_ms": 3.5, )"
       R"("communication": {{"gather_ms": 5, "reduce_ms": 6, "exposed_ms": 1}}, "data_wait_ms": 0.1, "host_bound_ms": 8}})",
       640 * scale, 620 * scale, ops);

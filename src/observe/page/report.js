@@ -265,6 +265,7 @@
     const add = function (value, text) { if (value !== null && value !== undefined) parts.push(text.replace("#", number(value))); };
     if (profile.device) parts.push(profile.device);
     add(profile.step_ms, "# ms a step");
+    add(profile.untraced_ms, "# ms without tracing");
     add(profile.busy_ms, "device busy # ms");
     add(profile.idle_ms, "idle # ms");
     add(profile.host_bound_ms, "idle while the host works # ms");
