@@ -49,7 +49,7 @@ void add_facts(json::Array& facts, const std::string& prefix, const json::Value&
   if (value.is_object() && depth < 2) {
     for (const auto& [key, member] : value.as_object()) {
       if (depth == 0 && std::find(left_out.begin(), left_out.end(), key) != left_out.end()) continue;
-      add_facts(facts, prefix.empty() ? key : prefix + " " + key, member, depth + 1, left_out);
+      add_facts(facts, prefix.empty() ? key : format("{} {}", prefix, key), member, depth + 1, left_out);
     }
     return;
   }

@@ -38,6 +38,7 @@ Jumps jumps_of(const std::vector<Point>& loss) {
       const double middle = median(before);
       if (first_level == 0) first_level = std::fabs(middle);
       std::vector<double> distances;
+      distances.reserve(window);
       for (const double y : before) distances.push_back(std::fabs(y - middle));
       const double bound =
           middle + std::max({8 * median(distances), 0.5 * std::fabs(middle), 0.25 * first_level});
