@@ -54,6 +54,12 @@ TEST(Rules, LaunchBound) {
   // No more is saved than launches hold up.
   facts.steps.host_bound = 0.1;
   EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.9 - 1), 0.01);
+  // A host that was held up here and there ran ahead again before the meter looked: the profile has the gaps.
+  facts.steps.host_bound = 0.006;
+  facts.profile->host_bound_ms = 350;
+  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.65 - 1), 0.01);
+  facts.profile->host_bound_ms = 0;
+  EXPECT_FALSE(rules::launch_bound(facts));
   // A device that is busy all the same loses nothing, whoever sets the pace.
   facts.steps.host_bound = 0.9;
   facts.profile->busy_ms = 970;

@@ -5,8 +5,10 @@
 // the device is busy: the step takes S - min(h S, S - B - W), B the busy time of the profile, W the waits for
 // data and ranks. Low: a third of that stays (the parts between graphs); high: nothing but B is left. Without
 // a profile B is taken for the step's least time by the meter's roofline / 0.75 (low 0.5, high 0.9); without
-// both nothing is predicted. Without the meter h S is the profile's time in which the device idled while the
-// host worked. Speaks from 5 % of S on, and where 3 % of S can be saved.
+// both nothing is predicted. The meter does not see a host that is held up in the middle of a stretch and
+// then runs ahead again; the profile does: h S is at least S times its share of time in which the device
+// idled while the host worked, and that alone without the meter. Speaks from 5 % of S on, and where 3 % of S
+// can be saved.
 #include <algorithm>
 
 #include "advise/rules.h"
@@ -31,10 +33,13 @@ Times times_of(const RunFacts& facts) {
   out.paced = out.step * facts.steps.host_bound;
   const auto share = [](double value) { return value > 0 ? value : 0; };
   out.waits = out.step * (share(facts.steps.data_wait) + share(facts.steps.exposed_comm));
-  if (profiled && std::isnan(out.paced)) {
-    out.step = facts.profile->step_ms * 1e-3;
-    out.paced = facts.profile->host_bound_ms * 1e-3;
-    out.waits = 0;
+  if (profiled && facts.profile->host_bound_ms > 0) {
+    if (std::isnan(out.paced)) {
+      out.step = facts.profile->step_ms * 1e-3;
+      out.paced = 0;
+      out.waits = 0;
+    }
+    out.paced = std::max(out.paced, out.step * facts.profile->host_bound_ms / facts.profile->step_ms);
   }
   if (profiled && facts.profile->busy_ms > 0) {
     out.busy = out.busy_high = out.busy_low = facts.profile->busy_ms * 1e-3;
