@@ -38,7 +38,7 @@ int verb_bench_step(const Invocation& call) {
   options.model_name = config.bench_model;
   options.depths = bench_depths(config, options.model.layers());
   options.tokens = config.bench_tokens;
-  options.lengths = bench_lengths(config.bench_lengths);
+  options.lengths = bench_lengths(config.bench_lengths, config.bench_tokens);
   options.storage = storage_dtype(config);
   // auto depends on the memory that a depth leaves, which says nothing about the whole model.
   options.recompute = config.recompute == "auto" ? "block" : config.recompute;
@@ -84,7 +84,7 @@ int verb_bench_op(const Invocation& call) {
   options.model = bench_model_config(config.bench_model);
   options.model_name = config.bench_model;
   options.tokens = config.bench_tokens;
-  options.lengths = bench_lengths(config.bench_lengths);
+  options.lengths = bench_lengths(config.bench_lengths, config.bench_tokens);
   options.storage = storage_dtype(config);
   if (!call.arguments.empty()) options.glob = call.arguments[0];
   check_glob(options.glob);

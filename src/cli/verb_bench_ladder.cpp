@@ -103,7 +103,7 @@ int verb_bench_ladder(const Invocation& call) {
   options.step.model_name = config.bench_model;
   options.step.depths = ladder_depths(config, options.step.model);
   options.step.tokens = config.bench_tokens;
-  options.lengths = bench_lengths(config.bench_lengths);
+  options.lengths = bench_lengths(config.bench_lengths, config.bench_tokens);
   options.step.storage = storage_dtype(config);
   options.step.moments = moments_dtype(config);
   options.step.master_weights = config.master_weights;

@@ -110,8 +110,8 @@ std::string live_line(const StepLine& line, const Terminal& terminal, double pre
   if (line.mfu) fields.push_back(format("mfu {:.0f}%", *line.mfu * 100));
   if (line.data_wait_s >= 0.01 * line.time_s && line.data_wait_s > 0)
     fields.push_back(format("data wait {:.2f}s", line.data_wait_s));
-  if (line.exposed_comm_s >= 0.01 * line.time_s && line.exposed_comm_s > 0)
-    fields.push_back(format("comm wait {:.2f}s", line.exposed_comm_s));
+  if (line.exposed_comm_s && *line.exposed_comm_s >= 0.01 * line.time_s && *line.exposed_comm_s > 0)
+    fields.push_back(format("comm wait {:.2f}s", *line.exposed_comm_s));
   if (line.mem_total_gib > 0) {
     fields.push_back(format("mem {:.0f}/{:.0f} GiB", line.mem_peak_gib, line.mem_total_gib));
   } else if (line.mem_peak_gib > 0) {
@@ -151,7 +151,8 @@ std::string plain_line(const StepLine& line, std::string_view stamp) {
   if (line.gpu_utilisation) text += format("  gpu {:.0f}%", *line.gpu_utilisation * 100);
   if (line.host_bound_share) text += format("  host {:.0f}%", *line.host_bound_share * 100);
   text += format("  data wait {:.2f}s", line.data_wait_s);
-  if (line.exposed_comm_s > 0) text += format("  comm wait {:.3f}s", line.exposed_comm_s);
+  if (line.exposed_comm_s && *line.exposed_comm_s > 0)
+    text += format("  comm wait {:.3f}s", *line.exposed_comm_s);
   if (line.mem_peak_gib > 0) text += format("  mem {:.1f}GiB", line.mem_peak_gib);
   if (line.eta_s >= 0) text += "  eta " + time_left(line.eta_s);
   if (line.slow_kernels) text += "  slow kernels";

@@ -81,7 +81,7 @@ json::Value step_event(const StepLine& line) {
   where_known("gemm_share", line.gemm_share);
   where_known("gpu_utilisation", line.gpu_utilisation);
   where_known("host_bound_share", line.host_bound_share);
-  event.set("exposed_comm_s", rounded(line.exposed_comm_s));
+  if (line.exposed_comm_s) event.set("exposed_comm_s", rounded(*line.exposed_comm_s));
   event.set("data_wait_s", rounded(line.data_wait_s));
   event.set("mem_peak_gib", rounded(line.mem_peak_gib));
   if (line.slow_kernels) event.set("slow_kernels", true);

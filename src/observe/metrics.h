@@ -42,7 +42,7 @@ struct StepLine {
   std::optional<double> gemm_share;         ///< that of its matrix products alone
   std::optional<double> gpu_utilisation;    ///< NVML's, of rank 0's GPU since the last step event
   std::optional<double> host_bound_share;   ///< of time_s, the device waited for the host
-  double exposed_comm_s = 0;                ///< of time_s, the device of rank 0 waited for other ranks
+  std::optional<double> exposed_comm_s;     ///< of time_s, the device of rank 0 waited for other ranks
   double data_wait_s = 0;
   double mem_peak_gib = 0;
   double mem_total_gib = 0;   ///< console only; 0: unknown

@@ -161,6 +161,10 @@ LadderReport bench_ladder(Device& device, const LadderOptions& options) {
     }
     report.real_tokens += length;
   }
+  if (report.real_tokens == static_cast<int64_t>(options.lengths.size())) {
+    throw Error(ErrorKind::data, "all conversations have one token: none has anything to learn", "--lengths",
+                "give the lengths in tokens, one a line");
+  }
   report.device = device.name();
   report.model = options.step.model_name;
   report.dtype = name_of(options.step.storage);

@@ -66,8 +66,8 @@ std::vector<size_t> one_of_each_kind(const ModelConfig& config) {
   return out;
 }
 
-std::vector<int32_t> bench_lengths(const std::string& path) {
-  if (path.empty()) return {default_length};
+std::vector<int32_t> bench_lengths(const std::string& path, int64_t tokens) {
+  if (path.empty()) return {static_cast<int32_t>(std::min<int64_t>(default_length, tokens))};
   return read_lengths(path, INT32_MAX);
 }
 

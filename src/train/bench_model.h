@@ -22,8 +22,8 @@ ModelConfig with_layers(ModelConfig config, const std::vector<size_t>& layers);
 std::vector<size_t> one_of_each_kind(const ModelConfig& config);
 
 /// Document lengths, one integer a line ('#' starts a comment), of a file; empty path: 1240 alone, the mean
-/// of a chat dataset. Throws Error{data}.
-std::vector<int32_t> bench_lengths(const std::string& path);
+/// of a chat dataset, or a whole row of fewer tokens. Throws Error{data}.
+std::vector<int32_t> bench_lengths(const std::string& path, int64_t tokens);
 
 /// A row of T tokens: documents of these lengths, over and over, the last one cut; random token ids, every
 /// token that has a next one in its document supervised.

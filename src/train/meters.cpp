@@ -28,7 +28,7 @@ void set_meters(StepLine& line, const StepReport& report, const ModelConfig& mod
   line.fill = report.slots > 0 ? static_cast<double>(report.tokens) / static_cast<double>(report.slots) : 0;
   line.time_s = report.seconds;
   line.data_wait_s = report.data_seconds;
-  line.exposed_comm_s = report.comm_seconds;
+  if (report.comm_seconds >= 0) line.exposed_comm_s = report.comm_seconds;
   if (!(report.seconds > 0)) return;
   const auto rate = [&](int64_t count) { return static_cast<double>(count) / report.seconds; };
   line.tokens_per_s = rate(report.tokens);

@@ -116,7 +116,9 @@ StepReport Trainer::step() {
   // Waiting for data has a figure of its own.
   const double host_bound = engine_.launches().host_bound_seconds();
   if (host_bound >= 0) report.host_bound_seconds = std::max(0.0, host_bound - report.data_seconds);
-  report.comm_seconds = engine_.comm().waited_s() - waited_before;
+  // Below 0 where the communicator has no such clock; alone, nobody is waited for.
+  const double waited = engine_.comm().waited_s();
+  report.comm_seconds = waited >= 0 ? waited - waited_before : engine_.comm().world_size() == 1 ? 0 : -1;
   return report;
 }
 

@@ -82,6 +82,13 @@ TEST(BenchLadder, ALengthAboveTheRowIsRefused) {
   }
 }
 
+TEST(BenchLadder, ConversationsOfOneTokenAloneAreRefused) {
+  const auto device = make_cpu_device();
+  LadderOptions options = tiny_ladder(1);
+  options.lengths.assign(5, 1);
+  EXPECT_THROW(bench_ladder(*device, options), Error);
+}
+
 TEST(BenchLadder, AllRungsOfAGpuOneChangeEach) {
   const std::vector<LadderStep> steps = ladder_steps(Target::cuda);
   ASSERT_EQ(steps.size(), 5U);

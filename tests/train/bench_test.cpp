@@ -26,12 +26,13 @@ TEST(Bench, GlobsMatch) {
 
 TEST(Bench, LengthsAreReadOrRefused) {
   ScratchFolder folder;
-  EXPECT_EQ(bench_lengths(folder.write("good", "# seven\n1503 \n\n877\r\n1 # short\n")),
+  EXPECT_EQ(bench_lengths(folder.write("good", "# seven\n1503 \n\n877\r\n1 # short\n"), 8192),
             (std::vector<int32_t>{1503, 877, 1}));
-  EXPECT_EQ(bench_lengths("").size(), 1U);
+  EXPECT_EQ(bench_lengths("", 8192), std::vector<int32_t>{1240});
+  EXPECT_EQ(bench_lengths("", 512), std::vector<int32_t>{512});
   for (const char* bad : {"0\n", "-3\n", "12x\n", "99999999999\n", "# none\n", ""}) {
     try {
-      bench_lengths(folder.write("bad", bad));
+      bench_lengths(folder.write("bad", bad), 8192);
       ADD_FAILURE() << bad;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::data) << bad;

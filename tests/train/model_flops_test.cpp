@@ -158,6 +158,11 @@ TEST(Meters, SharesAreOfTheStepAndTheMeanOfRanks) {
   EXPECT_EQ(line.host_bound_share, 0.25);
   EXPECT_EQ(line.data_wait_s, 0.125);
   EXPECT_EQ(line.exposed_comm_s, 0.25);
+  report.comm_seconds = -1;  // CPU ranks have no clock for it
+  StepLine without;
+  set_meters(without, report, bench_model_config("qwen3.8-27b"), meter_device(Target::cuda, "NVIDIA H200"),
+             4);
+  EXPECT_FALSE(without.exposed_comm_s);
   EXPECT_DOUBLE_EQ(*line.mfu, 1308227061940224.0 / 2 / 4 / 989e12);
 }
 
