@@ -27,11 +27,11 @@ struct StepReport {
   double matmul_seconds = 0;    ///< likewise
   double grad_norm = 0;         ///< of the mean loss, before clipping
   double learning_rate = 0;
-  double seconds = 0;                ///< of this rank
-  double data_seconds = 0;           ///< of which waiting for batches
-  double comm_seconds = 0;           ///< in which the device has waited for other ranks; below 0: not measured
-  double host_bound_seconds = -1;    ///< see LaunchMeter; below 0: not measured
-  bool nonfinite = false;            ///< loss or gradient: nothing was updated
+  double seconds = 0;              ///< of this rank
+  double data_seconds = 0;         ///< of which waiting for batches
+  double comm_seconds = 0;         ///< in which the device has waited for other ranks; below 0: not measured
+  double host_bound_seconds = -1;  ///< see LaunchMeter; below 0: not measured
+  bool nonfinite = false;          ///< loss or gradient: nothing was updated
   std::vector<int> nonfinite_ranks;  ///< whose it was, as far as that is known
   bool empty = false;                ///< no target in the whole window: nothing was updated
 
