@@ -74,8 +74,8 @@ struct Ring {
   __device__ void wait(int slot, int parity) const {
     ptx::mbarrier_wait(ptx::shared_address(barriers + slot), parity);
   }
-  /// By the warp, between its last use of a slot and start() for it. To be called where what was read has been
-  /// computed with: a load that is still under way may be overtaken by the copy.
+  /// By the warp, between its last use of a slot and start() for it. To be called where what was read has
+  /// been computed with: a load that is still under way may be overtaken by the copy.
   __device__ static void give_back() {
     ptx::fence_bulk_copies();
     __syncwarp();
