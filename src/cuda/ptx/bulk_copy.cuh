@@ -66,7 +66,8 @@ __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint
 }
 /// Orders this thread's loads and stores of shared memory before bulk copies that are queued behind the
 /// block's (or, for memory of one warp, the warp's) next barrier. For loads it is needed behind __syncwarp():
-/// that lets a warp go on while its loads are still under way, and the copy engine does not queue behind them.
+/// that lets a warp go on while its loads are still under way, and the copy engine does not queue behind
+/// them.
 __device__ inline void fence_bulk_copies() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
