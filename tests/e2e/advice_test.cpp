@@ -45,8 +45,8 @@ TEST(Advice, PaddedRowsAreFoundAndPackedOnesKeepThePrediction) {
       with(padded, {{"output_dir", (folder / "packed").string()},
                     {findings[0].at("key").as_string(), findings[0].at("value").as_string()}});
   ASSERT_EQ(run_verb("train", packed).code, 0);
-  EXPECT_TRUE(events(folder / "packed", "finding").empty())
-      << json::dump(events(folder / "packed", "finding").front());
+  // Of time-dependent rules a busy machine may have its own: padding is what has to be gone.
+  for (const std::string& rule : rules(events(folder / "packed", "finding"))) EXPECT_NE(rule, "padding");
   // Slots cost the same: tokens/s go with the fill.
   const double gain = 100 * (fill_of(folder / "packed") / fill_of(folder / "padded") - 1);
   EXPECT_GE(gain, findings[0].at("gain_low").as_number());
