@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
+
+#include "base/median.h"
 
 namespace deltatune {
 namespace {
 
-double median(std::vector<double> values) {
+double median_of_known(std::vector<double> values) {
   std::erase_if(values, [](double value) { return std::isnan(value); });
-  if (values.empty()) return unknown;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 // Of the values that are known; NaN without any.
@@ -51,10 +51,10 @@ StepMeans step_means(const RunRecord& record) {
       times[i] += step.time_s;
     }
   }
-  out.seconds = median(seconds);
-  out.mfu = median(mfu);
-  out.roofline = median(roofline);
-  out.utilisation = median(utilisation);
+  out.seconds = median_of_known(seconds);
+  out.mfu = median_of_known(mfu);
+  out.roofline = median_of_known(roofline);
+  out.utilisation = median_of_known(utilisation);
   out.slots = slots.mean();
   out.real_tokens = real.mean();
   out.targets = targets.mean();

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/format.h"
+#include "base/median.h"
 
 namespace deltatune::report {
 namespace {
@@ -37,10 +39,7 @@ double median_of(const RunRecord& record, const F& member) {
   for (const StepFacts& step : record.recent) {
     if (const double value = member(step); !std::isnan(value)) values.push_back(value);
   }
-  if (values.empty()) return std::nan("");
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return median(std::move(values));
 }
 
 void add_facts(json::Array& facts, const std::string& prefix, const json::Value& value, int depth,

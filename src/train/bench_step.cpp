@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
+#include "base/median.h"
 #include "comm/communicator.h"
 #include "observe/nvml.h"
 #include "observe/telemetry.h"
@@ -26,11 +27,6 @@ namespace {
 constexpr int64_t warm_up_steps = 3;   // op by op, captured, replayed
 constexpr double gemm_seconds = 0.08;  // per distinct product
 constexpr int64_t traced_steps = 3;
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 // What tells two products apart.
 using Product = std::tuple<MatmulLayout, DType, DType, int64_t, int64_t, int64_t, bool>;

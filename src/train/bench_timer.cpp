@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/median.h"
 #include "ops/matmul_tuning.h"
 #include "ops/ops.h"
 #include "train/random_fill.h"
@@ -14,11 +15,6 @@ namespace deltatune {
 namespace {
 
 constexpr int most_repetitions = 60;
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 size_t block_bytes(const Device& device) {
   return device.target() == Target::cuda ? size_t{512} << 20 : size_t{64} << 20;

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/median.h"
 #include "comm/communicator.h"
 #include "io/safetensors.h"
 #include "train/engine.h"
@@ -273,7 +274,7 @@ class Parity {
     tensor("logits", all, f32() ? f32_logits : hf_->at("logits_rel").as_number() * bf16_whole);
     const double worst_row = *std::max_element(rows.begin(), rows.end());
     report_.rows.push_back({"logits, worst row", worst_row, all.largest,
-                            f32() ? 10 * f32_logits : bf16_worst_row * median(rows)});
+                            f32() ? 10 * f32_logits : bf16_worst_row * median_or_0(rows)});
   }
 
   // Calls f(name, parameter, slice) for each trained tensor that the reference has numbers for.
@@ -309,8 +310,8 @@ class Parity {
       report_.rows.push_back({format("grad, all {} values of {}", pool.values, kind), pool.ours(), 0,
                               pool.theirs() * noise_bound(pool.values)});
     }
-    const double bound = f32() ? f32_gradient : median(hf_rel) * bf16_whole;
-    report_.rows.push_back({"grad, median over tensors", median(ours_rel), 0, bound});
+    const double bound = f32() ? f32_gradient : median_or_0(hf_rel) * bf16_whole;
+    report_.rows.push_back({"grad, median over tensors", median_or_0(ours_rel), 0, bound});
   }
 
   void compare_updates() {
@@ -331,19 +332,15 @@ class Parity {
       all.push_back(d.rel());
     });
     // bf16: gradient noise of 1 to 4 % becomes 5 to 15 % of an AdamW update in a typical tensor.
-    report_.rows.push_back({"update, median over tensors", median(all), 0, f32() ? f32_update : 0.15});
+    report_.rows.push_back({"update, median over tensors", median_or_0(all), 0, f32() ? f32_update : 0.15});
   }
 
-  static double median(std::vector<double> values) {
-    if (values.empty()) return 0;
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
-  }
+  // No tensor has no error.
+  static double median_or_0(const std::vector<double>& values) { return values.empty() ? 0 : median(values); }
   double bf16_norm() const {
     std::vector<double> hf;
     for (const auto& [name, value] : hf_->at("grad_rel").as_object()) hf.push_back(value.as_number());
-    return median(hf);
+    return median_or_0(hf);
   }
 
   ParityOptions options_;

@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/gzip.h"
 #include "base/log.h"
+#include "base/median.h"
 #include "comm/exchange.h"
 #include "data/decompress.h"
 #include "observe/device_card.h"
@@ -31,13 +32,6 @@ size_t events_of(const Config& config, const Engine& engine, int64_t steps) {
   const size_t wanted =
       row * static_cast<size_t>(config.gradient_accumulation_steps) * static_cast<size_t>(steps);
   return std::clamp<size_t>(wanted, size_t{1} << 12, size_t{1} << 20);
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 std::string rank_file(int rank) {
@@ -262,7 +256,7 @@ void Profiler::write_trace() {
 void Profiler::write() {
   written_ = true;
   Communicator& comm = engine_.comm();
-  input_.untraced_ms = median(untraced_ms_);
+  input_.untraced_ms = untraced_ms_.empty() ? 0 : median(untraced_ms_);
   input_.untraced = static_cast<int64_t>(untraced_ms_.size());
   const Profile profile = make_profile(input_);
   const bool leads = input_.rank == 0;

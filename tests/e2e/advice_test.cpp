@@ -3,10 +3,7 @@
 // depend on time.
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "e2e/runs.h"
-#include "io/safetensors.h"
 
 namespace deltatune {
 namespace {
@@ -82,22 +79,10 @@ TEST(Advice, AKilledRunHasAReportAndCanBeAskedAfterwards) {
 TEST(Advice, ARunThatDivergesSaysSoFirst) {
   TempFolder folder("advice-diverged");
   write_small_model(folder / "model");
-  // Weights of a first run, made so large that the product of gate and up is infinite.
   const Keys first =
       with(small_keys(folder / "model", folder / "first"), {{"max_steps", "1"}, {"dtype", "f32"}});
   ASSERT_EQ(run_verb("train", first).code, 0);
-  const fs::path weights = folder / "first" / "model.safetensors";
-  std::string bytes = slurp(weights);
-  {
-    const SafetensorsFile file(weights);
-    for (const char* name : {"gate_proj", "up_proj"}) {
-      const StoredTensor& tensor = *file.find(std::string("model.layers.1.mlp.") + name + ".weight");
-      const auto begin = static_cast<size_t>(file.bytes(tensor).data() - file.all().data());
-      const float large = 1e30f;
-      for (size_t i = 0; i < tensor.size; i += 4) std::memcpy(bytes.data() + begin + i, &large, 4);
-    }
-  }
-  write_text(weights, bytes);
+  make_it_overflow(folder / "first");
   const Keys keys =
       with(small_keys(folder / "first", folder / "out"), {{"init", "pretrained"}, {"dtype", "f32"}});
   EXPECT_EQ(run_verb("train", keys).code, 6);

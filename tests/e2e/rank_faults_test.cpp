@@ -1,7 +1,5 @@
 // Ranks that are killed, hang, fail, diverge or cannot write: one message, the exit code that belongs to it,
 // nobody left behind, and the last checkpoint in place. And runs that start again by themselves.
-#include <cstring>
-
 #include "e2e/ranks.h"
 
 namespace deltatune {
@@ -58,22 +56,10 @@ TEST_F(Ranks, AFullDiskIsOneMessageAndLeavesTheOldCheckpoint) {
   EXPECT_FALSE(fs::exists(folder / "full/checkpoint-3"));
 }
 
-// A model whose every forward pass overflows: gate and up projection of a layer are so large that their
-// product is infinite.
+// A model whose every forward pass overflows.
 void write_overflowing_model(const Ranks& ranks) {
   ranks.train(ranks.to("first", 1, 1, {{"max_steps", "1"}, {"warmup_steps", "0"}}));
-  const fs::path weights = ranks.folder / "first/model.safetensors";
-  std::string bytes = slurp(weights);
-  {
-    const SafetensorsFile file(weights);
-    for (const char* name : {"gate_proj", "up_proj"}) {
-      const StoredTensor& tensor = *file.find(std::string("model.layers.1.mlp.") + name + ".weight");
-      const auto begin = static_cast<size_t>(file.bytes(tensor).data() - file.all().data());
-      const float large = 1e30f;
-      for (size_t i = 0; i < tensor.size; i += 4) std::memcpy(bytes.data() + begin + i, &large, 4);
-    }
-  }
-  write_text(weights, bytes);
+  make_it_overflow(ranks.folder / "first");
 }
 
 TEST_F(Ranks, DivergenceIsOneMessage) {

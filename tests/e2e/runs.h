@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <string>
@@ -19,6 +20,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/run_binary.h"
+#include "io/safetensors.h"
 #include "io/test_files.h"
 
 namespace deltatune {
@@ -49,6 +51,23 @@ inline void write_small_model(const fs::path& folder) {
   rope.set("mrope_section", json::Array{2, 1, 1});
   config.set("rope_parameters", rope);
   write_text(folder / "config.json", json::dump(config, 2));
+}
+
+/// Weights (f32) of a finished run, changed so that every forward pass overflows: gate and up projection of
+/// a layer become so large that their product is infinite.
+inline void make_it_overflow(const fs::path& run) {
+  const fs::path weights = run / "model.safetensors";
+  std::string bytes = slurp(weights);
+  {
+    const SafetensorsFile file(weights);
+    for (const char* name : {"gate_proj", "up_proj"}) {
+      const StoredTensor& tensor = *file.find(std::string("model.layers.1.mlp.") + name + ".weight");
+      const auto begin = static_cast<size_t>(file.bytes(tensor).data() - file.all().data());
+      const float large = 1e30f;
+      for (size_t i = 0; i < tensor.size; i += 4) std::memcpy(bytes.data() + begin + i, &large, 4);
+    }
+  }
+  write_text(weights, bytes);
 }
 
 /// Keys of a configuration, as YAML values.

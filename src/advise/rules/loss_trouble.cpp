@@ -9,17 +9,12 @@
 
 #include "advise/rules.h"
 #include "base/format.h"
+#include "base/median.h"
 
 namespace deltatune {
 namespace {
 
 constexpr size_t window = 32;
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 struct Jumps {
   int64_t count = 0;
