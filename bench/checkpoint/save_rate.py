@@ -9,6 +9,8 @@ dropped from the page cache as well.
     bench/checkpoint/save_rate.py FOLDER DELTATUNE ARGUMENTS_OF_TRAIN...
 
 FOLDER is on the disk that is measured. Among the arguments: a model, a dataset; the script sets when is saved.
+DISK_BYTES (4 GiB) is how much is written and read each time: a virtual disk takes the first few GiB faster than what
+follows. DISK_WAYS (1d,4d,1) are the ways that are tried: threads, d for O_DIRECT.
 Prints one JSON object. Not for CI: it measures this machine.
 """
 import json
@@ -112,10 +114,11 @@ def main():
     os.makedirs(folder, exist_ok=True)
     run = os.path.join(folder, "run")
     total = int(os.environ.get("DISK_BYTES", 4 << 30))
-    out = {"disk": []}
+    ways = [(int(way.rstrip("d")), way.endswith("d")) for way in os.environ.get("DISK_WAYS", "1d,4d,1").split(",")]
+    out = {"disk_bytes": total, "disk": []}
 
     def measure(when):
-        for threads, direct in ((1, True), (4, True), (1, False)):
+        for threads, direct in ways:
             write, read = disk(folder, total, threads, direct)
             out["disk"].append({"when": when, "threads": threads, "direct": direct, "write_gb_s": round(write, 2),
                                 "read_gb_s": round(read, 2)})
