@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/trace.h"
+#include "ops/op_watch.h"
 #include "tensor/device.h"
 
 namespace deltatune {
@@ -63,6 +64,7 @@ class OpScope {
   /// `sizes`: the tensor whose dtype and shape tell calls of the op apart; empty: none does.
   OpScope(Stream& stream, Op op, OpCost cost, const CTensor& sizes)
       : totals_(stream.totals()[static_cast<size_t>(op)]), timing_(stream.timing()) {
+    if (current_op_watch) current_op_watch->before_op(stream);
     ++totals_.calls;
     totals_.bytes += cost.bytes;
     totals_.flops += cost.flops;

@@ -258,6 +258,7 @@ void Engine::part(StepGraphs::Part which, const std::function<void()>& ops) {
   launches_.begin_part(*stream_);
   graphs_.run(*stream_, which, [&] {
     store_->set_held(before);  // a capture that failed has changed it
+    launches_.watch_ops(!graphs_.capturing());
     store_->begin_part(*stream_);
     ops();
     store_->end_part(*stream_);

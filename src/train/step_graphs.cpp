@@ -11,19 +11,22 @@ namespace deltatune {
 
 namespace {
 
-// While it exists, ops are traced as what a graph holds.
+// While it exists, `flag` is true and ops are traced as what a graph holds.
 class NotedCapture {
  public:
-  NotedCapture() : trace_(current_trace) {
+  explicit NotedCapture(bool& flag) : flag_(flag), trace_(current_trace) {
+    flag_ = true;
     if (trace_) trace_->capturing = true;
   }
   ~NotedCapture() {
+    flag_ = false;
     if (trace_) trace_->capturing = false;
   }
   NotedCapture(const NotedCapture&) = delete;
   NotedCapture& operator=(const NotedCapture&) = delete;
 
  private:
+  bool& flag_;
   TraceBuffer* trace_;
 };
 
@@ -53,7 +56,7 @@ void StepGraphs::check(const Stream& stream) {
 bool StepGraphs::capture(Stream& stream, State& part, const std::function<void()>& ops) {
   const TraceSpan span("capture of a graph");
   try {
-    const NotedCapture noted;
+    const NotedCapture noted(capturing_);
     stream.begin_capture();
     ops();
     part.graph = stream.end_capture();

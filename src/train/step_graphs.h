@@ -33,6 +33,8 @@ class StepGraphs {
   /// Captures anew, when they run next, the parts that were captured without a trace (base/trace.h): only
   /// then is it known which of a graph's work is whose. The device must be done with them.
   void drop_untraced();
+  /// Inside of `ops`: they are captured, not run.
+  bool capturing() const { return capturing_; }
   /// Nodes of the part's graph; 0: not captured.
   int64_t nodes(Part part) const { return parts_[part].graph.nodes; }
 
@@ -45,6 +47,7 @@ class StepGraphs {
   bool capture(Stream&, State&, const std::function<void()>& ops);
 
   GraphMode mode_;
+  bool capturing_ = false;
   std::array<State, part_count> parts_;
 };
 

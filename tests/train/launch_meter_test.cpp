@@ -5,6 +5,7 @@
 
 #include "cpu/device.h"
 #include "ops/kernels.h"
+#include "ops/op.h"
 
 namespace deltatune {
 namespace {
@@ -19,7 +20,10 @@ class ScriptedStream final : public Stream {
   void sync() override {}
   void upload(Tensor, const void*) override {}
   void download(void*, CTensor) override {}
-  void mark(Moment& moment) override { moment.seconds = 1000 + std::max(host, free_at); }
+  void mark(Moment& moment) override {
+    ++marks;
+    moment.seconds = 1000 + std::max(host, free_at);
+  }
   double seconds_between(const Moment& begin, const Moment& end) override {
     return end.seconds - begin.seconds;
   }
@@ -33,6 +37,7 @@ class ScriptedStream final : public Stream {
   void wait_for_results() { host = std::max(host, free_at); }
 
   double host = 0, free_at = 0;
+  int64_t marks = 0;
 };
 
 class LaunchMeterTest : public testing::Test {
@@ -87,6 +92,86 @@ TEST_F(LaunchMeterTest, WorkOfThePreviousStepIsNoGapAndPartsAfterTheResultsAreNo
   meter.begin_step(stream);
   part(0.01, 1, true);
   EXPECT_NEAR(end(), 0, 1e-9);
+}
+
+// Ops of a part, as the wrappers of src/ops announce them.
+void op(ScriptedStream& stream, double launching, double work) {
+  const OpScope scope(stream, Op::add, {}, {});
+  stream.give(launching, work);
+}
+
+TEST_F(LaunchMeterTest, AHostThatIsHeldUpInTheMiddleOfAPartAndRunsAheadAgain) {
+  meter.begin_step(stream);
+  meter.begin_part(stream);
+  for (int i = 0; i < 100; ++i) op(stream, 5e-6, 1e-4);  // 0.5 ms for the host, 10 ms for the device
+  stream.host += 0.03;                                   // of which the device has work for 9.5 ms
+  for (int i = 0; i < 100; ++i) op(stream, 5e-6, 1e-4);
+  meter.end_part(stream, false);
+  // The marks before the hold-up are at most 0.2 ms of launching apart: work of 40 ops, 4 ms.
+  const double bound = end();
+  EXPECT_GE(bound, 0.0205);
+  EXPECT_LE(bound, 0.0205 + 0.0041);
+}
+
+TEST_F(LaunchMeterTest, AHoldUpThatTheDeviceDoesNotNoticeIsNone) {
+  meter.begin_step(stream);
+  meter.begin_part(stream);
+  for (int i = 0; i < 100; ++i) op(stream, 5e-6, 1e-3);
+  stream.host += 0.03;
+  for (int i = 0; i < 100; ++i) op(stream, 5e-6, 1e-3);
+  meter.end_part(stream, false);
+  EXPECT_NEAR(end(), 0, 1e-9);
+}
+
+TEST_F(LaunchMeterTest, AStretchAtThePaceOfLaunchesIsTakenOutOfALongPart) {
+  meter.begin_step(stream);
+  meter.begin_part(stream);
+  for (int i = 0; i < 1000; ++i) op(stream, 5e-6, 1e-6);  // 5 ms: launches set the pace
+  for (int i = 0; i < 100; ++i) op(stream, 5e-6, 1e-3);   // 100 ms: they do not
+  meter.end_part(stream, false);
+  EXPECT_NEAR(end(), 5e-3, 3e-4);
+}
+
+TEST_F(LaunchMeterTest, CapturedOpsAndOtherStreamsGetNoMarks) {
+  ScriptedStream other(*device);
+  meter.begin_step(stream);
+  meter.begin_part(stream);
+  const int64_t before = stream.marks;
+  meter.watch_ops(false);
+  for (int i = 0; i < 10; ++i) op(stream, 1e-3, 1e-3);
+  meter.watch_ops(true);
+  for (int i = 0; i < 10; ++i) op(other, 1e-3, 1e-3);
+  EXPECT_EQ(stream.marks, before);
+  EXPECT_EQ(other.marks, 0);
+  meter.end_part(stream, true);
+  for (int i = 0; i < 10; ++i) op(stream, 1e-3, 1e-3);  // outside of a part
+  EXPECT_EQ(stream.marks, before + 1);
+}
+
+TEST_F(LaunchMeterTest, MarksAreBoundedHoweverLongAStepIs) {
+  for (int step = 0; step < 3; ++step) {
+    meter.begin_step(stream);
+    meter.begin_part(stream);
+    const int64_t before = stream.marks;
+    for (int i = 0; i < 10000; ++i) op(stream, 1e-3, 2e-3);
+    EXPECT_LE(stream.marks - before, int64_t{LaunchMeter::most_marks}) << step;
+    // From the second step on they are spread over all of it.
+    if (step > 0) {
+      EXPECT_LE(stream.marks - before, 130) << step;
+    }
+    meter.end_part(stream, false);
+    end();
+  }
+}
+
+TEST_F(LaunchMeterTest, NobodyIsLeftWatchingBehindAMeterThatHasGone) {
+  {
+    LaunchMeter gone(true, [this] { return stream.host; });
+    gone.begin_step(stream);
+    gone.begin_part(stream);
+    EXPECT_NE(current_op_watch, nullptr);
+  }
+  EXPECT_EQ(current_op_watch, nullptr);
 }
 
 TEST_F(LaunchMeterTest, NothingIsMeasuredWhereTheHostIsTheDevice) {

@@ -5,10 +5,9 @@
 // the device is busy: the step takes S - min(h S, S - B - W), B the busy time of the profile, W the waits for
 // data and ranks. Low: a third of that stays (the parts between graphs); high: nothing but B is left. Without
 // a profile B is taken for the step's least time by the meter's roofline / 0.75 (low 0.5, high 0.9); without
-// both nothing is predicted. The meter does not see a host that is held up in the middle of a stretch and
-// then runs ahead again; the profile does: h S is at least S times its share of time in which the device
-// idled while the host worked, and that alone without the meter. Speaks from 5 % of S on, and where 3 % of S
-// can be saved.
+// both nothing is predicted. h S is the meter's or the profile's share of time in which the device idled
+// while the host worked, whichever is more: the profile sees the shortest gaps, the meter all steps. Speaks
+// from 5 % of S on, and where 3 % of S can be saved.
 #include <algorithm>
 
 #include "advise/rules.h"
