@@ -52,6 +52,9 @@ class Model {
                       int64_t layer, const RowInputs&);
   void backward_embedding(Stream&, const std::vector<Tensor>& grads, const RowInputs&);
 
+  /// What enters block `layer`, [T, D]; of the row that last went forward, until the next one does.
+  CTensor block_input(int64_t layer) const { return saved_[static_cast<size_t>(layer)].input_TD; }
+
  private:
   Row row(const RowInputs&) const;
   /// Where the gradient of block `layer`'s output lies (layer -1: of the embedding's). It changes sides with

@@ -133,6 +133,12 @@ class ParamStore {
   /// a gradient makes those of the layers before it so: it tells whose it was.
   CTensor own_squares() const { return own_squares_; }
 
+  /// Which parameters' gradients hold a NaN or an infinity, by index in the table, ascending; over the step's
+  /// rows of all ranks. Behind a step() that has updated nothing for that: its gradients are still there.
+  /// With release only those of the f32 group are. All ranks call it together; waits for the device once a
+  /// parameter.
+  std::vector<int> nonfinite_gradients(Stream&);
+
   /// Reads this rank's part of every slice from a checkpoint, in stretches and on several threads
   /// (Error{model} naming missing tensors, wrong shapes, NaN or infinity); moments start at zero. Collective
   /// with whole states only.

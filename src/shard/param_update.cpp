@@ -1,6 +1,8 @@
 // ParamStore: gradients to zero, their norm, and the update - of all groups at once, or group by group inside
 // of backward (gradient release).
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 #include "base/error.h"
 #include "base/trace.h"
@@ -112,6 +114,30 @@ void ParamStore::measure_gradients(Stream& stream, Tensor scalars_8, float max_n
     ops::sum_squares(stream, sum_squares_, f32_group.grads);
   if (!whole_sum) all_reduce(stream, sum_squares_);
   ops::grad_scale(stream, scalars_8, sum_squares_, max_norm);
+}
+
+std::vector<int> ParamStore::nonfinite_gradients(Stream& stream) {
+  std::string own(table_.params.size(), '0');
+  for (size_t i = 0; i < own.size(); ++i) {
+    const Param& param = table_.params[i];
+    const OwnPart part = own_part(param, 0, param.shape.count(), groups_);
+    const bool f32_group = part.group == &groups_.back();
+    if (part.count == 0 || (options_.release && !f32_group)) continue;
+    // Its figure of the step has been read.
+    ops::fill(stream, own_squares_, 0);
+    ops::sum_squares(stream, own_squares_, part.of(part.group->grads));
+    double squares = 0;
+    stream.download(&squares, own_squares_);
+    stream.sync();
+    if (!std::isfinite(squares)) own[i] = '1';
+  }
+  std::vector<int> out;
+  const std::vector<std::string> all = comm_.exchange(own);
+  for (size_t i = 0; i < own.size(); ++i) {
+    const auto bad = [&](const std::string& rank) { return i < rank.size() && rank[i] == '1'; };
+    if (std::any_of(all.begin(), all.end(), bad)) out.push_back(static_cast<int>(i));
+  }
+  return out;
 }
 
 void ParamStore::apply_gradients(Stream& stream, CTensor scalars_8) {

@@ -105,8 +105,11 @@ StepReport Trainer::step() {
     report.grad_norm = result.grad_norm;
     report.nonfinite = result.nonfinite || !std::isfinite(result.loss_sum);
     if (!result.nonfinite) ++updates_done_;
-    if (report.nonfinite && engine_.comm().world_size() > 1)
-      report.nonfinite_ranks = ranks_where(engine_.comm(), result.own_nonfinite);
+    if (report.nonfinite) {
+      if (engine_.comm().world_size() > 1)
+        report.nonfinite_ranks = ranks_where(engine_.comm(), result.own_nonfinite);
+      report.nonfinite_origin = find_nonfinite(engine_, accumulation_);
+    }
   } else {
     report.empty = true;
   }

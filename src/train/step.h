@@ -8,6 +8,7 @@
 #include "data/row_stream.h"
 #include "train/engine.h"
 #include "train/model_flops.h"
+#include "train/nonfinite.h"
 #include "train/schedule.h"
 #include "train/step_roofline.h"
 
@@ -33,6 +34,7 @@ struct StepReport {
   double host_bound_seconds = -1;  ///< see LaunchMeter; below 0: not measured
   bool nonfinite = false;          ///< loss or gradient: nothing was updated
   std::vector<int> nonfinite_ranks;  ///< whose it was, as far as that is known
+  NonfiniteOrigin nonfinite_origin;  ///< where it began
   bool empty = false;                ///< no target in the whole window: nothing was updated
 
   double loss() const { return targets > 0 ? loss_sum / static_cast<double>(targets) : 0; }

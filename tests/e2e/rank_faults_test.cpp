@@ -68,8 +68,7 @@ TEST_F(Ranks, DivergenceIsOneMessage) {
       {"model_name_or_path", (folder / "first").string()}, {"init", "pretrained"}, {"max_steps", "3"}};
   const ProgramResult result = run_verb("train", to("nan", 2, 1, diverging));
   expect_error(result, 6, "not finite at step 1");
-  EXPECT_NE(result.err.find("  where: ranks 0 and 1, step 1, forward and backward: loss sum "),
-            std::string::npos)
+  EXPECT_NE(result.err.find("  where: ranks 0 and 1, step 1, layer 0, forward: loss sum "), std::string::npos)
       << result.err;
   EXPECT_EQ(count_errors(result.err), 1) << result.err;
   EXPECT_FALSE(latest_complete_checkpoint(folder / "nan").has_value());
@@ -79,7 +78,11 @@ TEST_F(Ranks, DivergenceIsOneMessage) {
   expect_error(skipped, 6, "no step has updated the weights");
   EXPECT_EQ(count_errors(skipped.err), 1) << skipped.err;
   ASSERT_EQ(events(folder / "skip", "nan").size(), 3u);
-  EXPECT_EQ(json::dump(events(folder / "skip", "nan")[2].at("ranks"), 0), json::dump(json::Array{0, 1}, 0));
+  const json::Value event = events(folder / "skip", "nan")[2];
+  EXPECT_EQ(json::dump(event.at("ranks"), 0), json::dump(json::Array{0, 1}, 0));
+  EXPECT_EQ(event.at("layer").as_integer(), 0);
+  EXPECT_EQ(event.at("group").as_string(), "block 0");
+  EXPECT_EQ(event.at("first_group").as_string(), "embedding");
 }
 
 // A run that goes wrong later ends on all ranks together, and the good checkpoint is still there. Without an

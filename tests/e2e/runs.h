@@ -54,14 +54,14 @@ inline void write_small_model(const fs::path& folder) {
 }
 
 /// Weights (f32) of a finished run, changed so that every forward pass overflows: gate and up projection of
-/// a layer become so large that their product is infinite.
+/// layer 0 become so large that their product is infinite.
 inline void make_it_overflow(const fs::path& run) {
   const fs::path weights = run / "model.safetensors";
   std::string bytes = slurp(weights);
   {
     const SafetensorsFile file(weights);
     for (const char* name : {"gate_proj", "up_proj"}) {
-      const StoredTensor& tensor = *file.find(std::string("model.layers.1.mlp.") + name + ".weight");
+      const StoredTensor& tensor = *file.find(std::string("model.layers.0.mlp.") + name + ".weight");
       const auto begin = static_cast<size_t>(file.bytes(tensor).data() - file.all().data());
       const float large = 1e30f;
       for (size_t i = 0; i < tensor.size; i += 4) std::memcpy(bytes.data() + begin + i, &large, 4);

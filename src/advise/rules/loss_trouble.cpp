@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "advise/rules.h"
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/median.h"
 
@@ -72,9 +73,12 @@ std::optional<Finding> rules::loss_trouble(const RunFacts& facts) {
   out.severity = Severity::problem;
   if (facts.nonfinite_steps > 0) {
     out.title = "The loss or a gradient is not finite";
-    out.evidence = format("{} steps, the first is {:.0f}", facts.nonfinite_steps, facts.nonfinite_step);
+    out.evidence =
+        facts.nonfinite_steps == 1
+            ? format("in step {:.0f}", facts.nonfinite_step)
+            : format("{}, the first is {:.0f}", counted(facts.nonfinite_steps, "step"), facts.nonfinite_step);
     if (!facts.nonfinite_where.empty())
-      out.evidence += format(", where it began in {}", facts.nonfinite_where);
+      out.evidence += format("; where it began: {}", facts.nonfinite_where);
     double norm = unknown;  // the last one before
     for (const Point& point : facts.grad_norm) {
       if (point.x < facts.nonfinite_step && !std::isnan(point.y)) norm = point.y;
