@@ -30,10 +30,26 @@ struct Activity {
   std::mutex mutex;
   std::string what;
   int64_t since_ns = now_ns();
+  int64_t verb_since_ns = now_ns();
 };
 Activity& activity() {
   static Activity one;
   return one;
+}
+
+// "plan: still at it, 12s so far". An activity that has just begun has not been silent for long: then the
+// time is the verb's.
+std::string heartbeat_line() {
+  const std::lock_guard guard(activity().mutex);
+  const int64_t now = now_ns();
+  const auto since = [&](int64_t begin) { return static_cast<double>(now - begin) * 1e-9; };
+  const auto text = [](double seconds) {
+    return format_duration(seconds < 10 ? seconds : std::floor(seconds));
+  };
+  const double phase = since(activity().since_ns);
+  if (phase >= 1) return format("{}: still at it, {} so far", activity().what, text(phase));
+  const double verb = std::max(since(activity().verb_since_ns), 0.01);
+  return format("{}: still at it, {} since the start", activity().what, text(verb));
 }
 
 }  // namespace
@@ -62,6 +78,10 @@ struct Heartbeat::State {
 
 Heartbeat::Heartbeat(std::string_view verb, double limit_s) : state_(std::make_unique<State>()) {
   set_activity(verb);
+  {
+    const std::lock_guard lock(activity().mutex);
+    activity().verb_since_ns = now_ns();
+  }
   note_output();
   state_->thread = std::thread([state = state_.get(), limit_s] {
     std::unique_lock lock(state->mutex);
@@ -69,12 +89,7 @@ Heartbeat::Heartbeat(std::string_view verb, double limit_s) : state_(std::make_u
       const double left = std::max(limit_s - silence_s(), 0.01);
       state->changed.wait_for(lock, std::chrono::duration<double>(left), [&] { return state->stop; });
       if (state->stop || silence_s() < limit_s) continue;
-      std::string line;
-      {
-        const std::lock_guard guard(activity().mutex);
-        const double seconds = static_cast<double>(now_ns() - activity().since_ns) * 1e-9;
-        line = format("{}: still at it, {} so far", activity().what, format_duration(std::floor(seconds)));
-      }
+      const std::string line = heartbeat_line();
       lock.unlock();
       log::info("{}", line);
       note_output();  // whether or not the threshold let it pass

@@ -18,7 +18,8 @@ double silence_s();
 class Heartbeat {
  public:
   /// Says "WHAT: still at it, 12s so far" through the log, at level info, after `limit_s` of silence. WHAT is
-  /// the activity, `verb` until there is one. The log's threshold holds.
+  /// the activity, `verb` until there is one, and the time is its own; in its first second the line ends in
+  /// "12s since the start", of this object. The log's threshold holds.
   explicit Heartbeat(std::string_view verb, double limit_s = 4.5);
   ~Heartbeat();
   Heartbeat(const Heartbeat&) = delete;

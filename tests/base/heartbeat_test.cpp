@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <sstream>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace deltatune {
@@ -32,6 +36,41 @@ TEST(Heartbeat, SaysWhatIsGoingOnAfterSilence) {
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_GE(lines_with(text, "plan: still at it, "), 1) << text;
   EXPECT_GE(lines_with(text, "loading the weights: still at it, "), 1) << text;
+}
+
+// The times of such lines that end in `end`, in the order of the lines.
+std::vector<double> times_of(const std::string& text, const std::string& end) {
+  std::vector<double> out;
+  std::istringstream lines(text);
+  const std::string before = "still at it, ";
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(before);
+    if (at != std::string::npos && line.ends_with(end))
+      out.push_back(std::stod(line.substr(at + before.size())));
+  }
+  return out;
+}
+
+TEST(Heartbeat, NamesATimeThatIsRightAndNeverZero) {
+  testing::internal::CaptureStderr();
+  const Stopwatch clock;
+  {
+    const Heartbeat heartbeat("train", 0.1);
+    for (int step = 0; step < 12; ++step) {  // an activity that is always new
+      set_activity("step " + std::to_string(step));
+      wait(0.06);
+    }
+    wait(1.2);
+  }
+  const std::string text = testing::internal::GetCapturedStderr();
+  // Of the verb while the activity is young, then the activity's own, which began 0.66 s later.
+  const std::vector<double> verb = times_of(text, "s since the start");
+  ASSERT_GE(verb.size(), 2u) << text;
+  EXPECT_GE(verb.front(), 0.1) << text;
+  for (size_t i = 1; i < verb.size(); ++i) EXPECT_GT(verb[i], verb[i - 1]) << text;
+  const std::vector<double> own = times_of(text, "s so far");
+  ASSERT_FALSE(own.empty()) << text;
+  for (const double seconds : own) EXPECT_TRUE(seconds >= 1 && seconds <= clock.seconds() - 0.66) << text;
 }
 
 TEST(Heartbeat, IsQuietWhileThereAreLines) {
