@@ -4,11 +4,13 @@
 
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_stream.h"
 
 namespace deltatune::json {
 namespace {
@@ -48,7 +50,7 @@ struct Builder : nlohmann::json_sax<nlohmann::json> {
   std::string problem;
   size_t position = 0;
 
-  bool put(Value value) {
+  virtual bool put(Value value) {
     if (open.empty()) {
       root = std::move(value);
     } else if (open.back().is_array()) {
@@ -58,7 +60,7 @@ struct Builder : nlohmann::json_sax<nlohmann::json> {
     }
     return true;
   }
-  bool start(Value container) {
+  virtual bool start(Value container) {
     if (open.size() >= max_depth) {
       problem = "nested deeper than " + std::to_string(max_depth) + " levels";
       return false;
@@ -105,6 +107,92 @@ struct Builder : nlohmann::json_sax<nlohmann::json> {
     // tail.
     if (const size_t tail = problem.find(": "); tail != std::string::npos) problem = problem.substr(tail + 2);
     return false;
+  }
+};
+
+// The bytes of a reader, one after the other, counted.
+class ByteSource {
+ public:
+  ByteSource(const ByteReader& read, size_t limit) : read_(read), limit_(limit) {}
+  // Whether there is a byte at the front. Stops where an item becomes too large: the parser keeps the text of
+  // what it is in.
+  bool any() {
+    if (at_ < held_) return true;
+    if (ended_) return false;
+    before_ += held_;
+    at_ = 0;
+    held_ = read_(piece_);
+    ended_ = held_ == 0;
+    if (position() - item_begin_ > limit_) too_long_ = ended_ = true;
+    return !ended_;
+  }
+  char front() const { return piece_[at_]; }
+  void drop() { ++at_; }
+  void begin_item() { item_begin_ = position(); }
+  size_t position() const { return before_ + at_; }
+  bool too_long() const { return too_long_; }
+
+ private:
+  const ByteReader& read_;
+  size_t limit_;
+  char piece_[1 << 14];
+  size_t held_ = 0, at_ = 0, before_ = 0, item_begin_ = 0;
+  bool ended_ = false, too_long_ = false;
+};
+
+// An input iterator over it; the default one is the end.
+struct ByteIterator {
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = char;
+  ByteSource* source = nullptr;
+  char operator*() const { return source->front(); }
+  ByteIterator& operator++() {
+    source->drop();
+    return *this;
+  }
+  void operator++(int) { source->drop(); }
+  bool at_end() const { return source == nullptr || !source->any(); }
+  bool operator==(const ByteIterator& other) const { return at_end() == other.at_end(); }
+};
+
+// Hands over the items of one list of the root, and keeps nothing else.
+struct ItemBuilder final : Builder {
+  ItemBuilder(ByteSource& bytes, std::string_view key, const std::function<void(const Value&)>& visit,
+              int64_t most_values)
+      : source(bytes), wanted(key), visitor(visit), most(most_values) {}
+  ByteSource& source;
+  std::string_view wanted;
+  const std::function<void(const Value&)>& visitor;
+  int64_t most;
+  int64_t values = 0, outside = 0;  // of the item, and outside of the list
+  bool found = false, inside = false;
+
+  bool count() {
+    int64_t& so_far = inside ? values : outside;
+    if (++so_far <= most) return true;
+    problem = "more than " + std::to_string(most) + " values in one item";
+    return false;
+  }
+  bool start(Value container) override {
+    const bool list = open.size() == 1 && open[0].is_object() && container.is_array() && keys[0] == wanted;
+    if (!count() || !Builder::start(std::move(container))) return false;
+    if (list) found = inside = true;
+    return true;
+  }
+  bool put(Value value) override {
+    if (!count()) return false;
+    if (inside && open.size() == 2) {
+      visitor(value);
+      values = 0;
+      source.begin_item();
+      return true;
+    }
+    if (open.size() != 1) return Builder::put(std::move(value));
+    inside = false;  // a member of the root: nobody wants it
+    return true;
   }
 };
 
@@ -286,6 +374,16 @@ Value parse(std::string_view text, std::string_view where) {
   std::string place(where);
   if (builder.position > 0) place += ", " + line_and_column(text, builder.position - 1);
   throw Error(ErrorKind::data, "malformed JSON: " + builder.problem, place, "repair or remove it");
+}
+
+bool for_each_item(const ByteReader& read, std::string_view key, std::string_view where,
+                   const std::function<void(const Value&)>& visit, const ItemLimits& limits) {
+  ByteSource source(read, limits.bytes);
+  ItemBuilder builder(source, key, visit, limits.values);
+  if (nlohmann::json::sax_parse(ByteIterator{&source}, ByteIterator{}, &builder)) return builder.found;
+  if (source.too_long()) builder.problem = "more than " + std::to_string(limits.bytes) + " bytes in one item";
+  throw Error(ErrorKind::data, "malformed JSON: " + builder.problem,
+              std::string(where) + ", byte " + std::to_string(source.position()), "repair or remove it");
 }
 
 Value parse_file(const std::string& path) {

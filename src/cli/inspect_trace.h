@@ -5,8 +5,8 @@
 
 namespace deltatune::cli {
 
-/// Prints lanes and problems; exit code 0, or 3 for a trace that breaks its format. Throws Error{data} for a
-/// file that is no trace at all, or is larger than 512 MiB or 16 million values.
+/// Prints the lanes that were busy longest, and problems; exit code 0, or 3 for a trace that breaks its
+/// format. Throws Error{data} for a file that is no trace at all, or is above the bounds of check_trace().
 int inspect_trace(const std::string& path, bool as_json);
 
 }  // namespace deltatune::cli

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
 #include "base/format.h"
+#include "observe/run_record.h"
 #include "observe/trace_file.h"
 
 namespace deltatune {
@@ -17,8 +19,17 @@ constexpr double rounding_us = 0.002;
 
 class Checker {
  public:
-  TraceSummary run(const json::Array& events) {
-    for (size_t i = 0; i < events.size(); ++i) look_at(i, events[i]);
+  explicit Checker(std::string_view where) : where_(where) {}
+
+  void add(const json::Value& event) {
+    look_at(seen_++, event);
+    if (seen_ > static_cast<size_t>(most_trace_events))
+      too_large(format("{} events", format_count(most_trace_events)));
+    if (lanes_.size() > most_trace_lanes)
+      too_large(format("{} lanes", format_count(static_cast<int64_t>(most_trace_lanes))));
+  }
+
+  TraceSummary finish() {
     for (auto& [key, lane] : lanes_) {
       if (lane.spans.empty()) continue;
       if (lane.name.empty()) problem(format("lane {}/{} has no thread_name", key.first, key.second));
@@ -40,6 +51,11 @@ class Checker {
     std::vector<Span> spans;
     double busy = 0;
   };
+
+  [[noreturn]] void too_large(const std::string& what) const {
+    throw Error(ErrorKind::data, "a trace of more than " + what, std::string(where_),
+                "trace fewer steps: profile_active");
+  }
 
   void problem(std::string text) {
     if (out_.problems.size() < most_problems) out_.problems.push_back(std::move(text));
@@ -80,7 +96,7 @@ class Checker {
     const json::Value* text = arguments ? arguments->find("name") : nullptr;
     if (!text || !text->is_string() || text->as_string().empty())
       return problem(format("event {}: a thread_name without args.name", index));
-    lane.name = text->as_string();
+    lane.name = clean_text(text->as_string(), 100);
   }
 
   void check_nesting(Lane& lane) {
@@ -100,20 +116,42 @@ class Checker {
     }
   }
 
+  std::string_view where_;
+  size_t seen_ = 0;
   std::map<std::pair<int64_t, int64_t>, Lane> lanes_;
   TraceSummary out_;
 };
 
 }  // namespace
 
-TraceSummary check_trace(std::string_view text, std::string_view where) {
-  const json::Value root = json::parse(text, where);
-  const json::Value* events = root.find("traceEvents");
-  if (!events || !events->is_array()) {
+TraceSummary check_trace(const json::ByteReader& read, std::string_view where) {
+  Checker checker(where);
+  size_t bytes = 0;
+  const auto counted = [&](std::span<char> to) {
+    const size_t got = read(to);
+    bytes += got;
+    if (bytes > most_trace_bytes) {
+      throw Error(ErrorKind::data, "a trace of more than " + format_bytes(most_trace_bytes),
+                  std::string(where), "trace fewer steps: profile_active");
+    }
+    return got;
+  };
+  if (!json::for_each_item(counted, "traceEvents", where,
+                           [&](const json::Value& event) { checker.add(event); })) {
     throw Error(ErrorKind::data, "no trace: there is no list traceEvents", std::string(where),
                 "a trace is a JSON object with traceEvents, as in trace/rank0000.json.gz of a profiled run");
   }
-  return Checker().run(events->as_array());
+  return checker.finish();
+}
+
+TraceSummary check_trace(std::string_view text, std::string_view where) {
+  const json::ByteReader read = [&](std::span<char> to) {
+    const size_t count = std::min(to.size(), text.size());
+    std::copy_n(text.begin(), count, to.begin());
+    text.remove_prefix(count);
+    return count;
+  };
+  return check_trace(read, where);
 }
 
 }  // namespace deltatune

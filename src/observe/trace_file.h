@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json_stream.h"
 #include "observe/profile.h"
 
 namespace deltatune {
@@ -48,7 +48,13 @@ struct TraceSummary {
 
 /// Looks at every event: known phase, name, process and thread, finite times that are not negative, lanes
 /// with names, and events of a lane that either follow or contain each other. Throws Error{data} where the
-/// text is no JSON object with a list of traceEvents.
+/// text is no JSON object with a list of traceEvents, or above the bounds below.
 TraceSummary check_trace(std::string_view text, std::string_view where);
+/// The same of a file that is read in pieces: memory is that of the events' times.
+TraceSummary check_trace(const json::ByteReader& read, std::string_view where);
+inline constexpr int64_t most_trace_events =
+    4'000'000;  ///< items of the list, of ten ranks with all they may write
+inline constexpr size_t most_trace_lanes = 1'000'000;
+inline constexpr size_t most_trace_bytes = size_t{2} << 30;  ///< not compressed
 
 }  // namespace deltatune
