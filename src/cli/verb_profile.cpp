@@ -2,6 +2,8 @@
 // checkpoints, evaluation, metrics or a model; then the tables on stdout.
 #include <algorithm>
 
+#include "base/counted.h"
+#include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "cli/verbs.h"
@@ -13,7 +15,15 @@ int verb_profile(const Invocation& call) {
   Invocation run = call;
   Config& config = run.loaded.config;
   config.profile_only = true;
-  if (config.profile == "off") config.profile = "trace";
+  if (config.profile == "off") {
+    // A configuration's "off" is about `train`; on this command line it can only be a mistake.
+    const auto origin = run.loaded.origins.find("profile");
+    if (origin != run.loaded.origins.end() && origin->second.source.starts_with("flag ")) {
+      throw Error(ErrorKind::usage, "a profile without profiling", origin->second.source,
+                  "leave --profile out, or give ops or trace; `deltatune train` runs without a profiler");
+    }
+    config.profile = "trace";
+  }
   const ProfileSchedule schedule{config.profile_wait, config.profile_warmup, config.profile_active,
                                  config.profile_repeat};
   config.max_steps = schedule.steps() + schedule.untraced();
@@ -22,9 +32,10 @@ int verb_profile(const Invocation& call) {
   config.eval_steps = 0;
   config.eval_dataset.clear();
   log::info(
-      "profile: {} times {} steps of waiting, {} of warm-up, {} traced; then {} without tracing, to see what "
+      "profile: {} {} of waiting, {} of warm-up, {} traced; then {} without tracing, to see what "
       "it costs",
-      schedule.repeat, schedule.wait, schedule.warmup, schedule.active, schedule.untraced());
+      schedule.repeat == 1 ? "" : format("{} times", schedule.repeat), counted(schedule.wait, "step"),
+      schedule.warmup, schedule.active, schedule.untraced());
   return verb_train(run);
 }
 

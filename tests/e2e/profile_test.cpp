@@ -1,6 +1,7 @@
 // `deltatune profile`, and `profile` in train: what is printed, what is written, what is left alone.
 #include <gtest/gtest.h>
 
+#include "base/format.h"
 #include "base/gzip.h"
 #include "e2e/ranks.h"
 
@@ -81,21 +82,59 @@ TEST_F(ProfileVerb, NonsenseIsRefused) {
   EXPECT_EQ(run_verb("profile", keys, "--sort nothing").code, 2);
 }
 
+TEST_F(ProfileVerb, OffOnItsCommandLineIsAMistakeInAConfigurationItIsForTrain) {
+  expect_error(run_verb("profile", keys, "--profile off"), 2, "a profile without profiling");
+  EXPECT_FALSE(fs::exists(out / "profile.json"));
+  ASSERT_EQ(run_verb("profile", with(keys, {{"profile", "\"off\""}}), "--progress none").code, 0);
+  EXPECT_EQ(profile().at("steps").as_integer(), 1);
+}
+
 TEST_F(ProfileVerb, InspectSeesABrokenTrace) {
   write_text(folder / "broken.json.gz", "{\"traceEvents\":[7]}");
   const ProgramResult run = run_deltatune("inspect '" + (folder / "broken.json.gz").string() + "'");
   EXPECT_EQ(run.code, 3);
   EXPECT_NE(run.out.find("event 0: is no object"), std::string::npos) << run.out;
-  GzipWriter bomb;  // 20 million values in a small file
-  bomb.add("{\"traceEvents\":[1");
-  const std::string ones(1 << 20, ',');
-  for (int i = 0; i < 20; ++i) bomb.add(ones);
-  write_text(folder / "bomb.json.gz", bomb.finish());
-  const ProgramResult large = run_deltatune("inspect '" + (folder / "bomb.json.gz").string() + "'");
-  EXPECT_EQ(large.code, 3);
-  EXPECT_NE(large.err.find("16 million values"), std::string::npos) << large.err;
   write_text(folder / "none.json.gz", std::string("\x1f\x8b\x08", 3));
   EXPECT_EQ(run_deltatune("inspect '" + (folder / "none.json.gz").string() + "'").code, 3);
+}
+
+// Small files that would fill the memory are refused in three lines, wherever they have it.
+TEST_F(ProfileVerb, InspectRefusesBombs) {
+  const auto refused = [&](const std::string& begin, const std::string& again, int64_t times,
+                           const char* why) {
+    GzipWriter bomb;
+    bomb.add(begin);
+    std::string piece;
+    while (piece.size() < (1 << 20)) piece += again;
+    for (int64_t i = 0; i < times; ++i) bomb.add(piece);
+    write_text(folder / "bomb.json.gz", bomb.finish());
+    const ProgramResult run = run_deltatune("inspect '" + (folder / "bomb.json.gz").string() + "'");
+    expect_error(run, 3, why);
+  };
+  refused("{\"traceEvents\":[1", " ", 18, "bytes in one item");
+  refused("{\"traceEvents\":[{\"name\":\"", "a", 18, "bytes in one item");
+  refused("{\"traceEvents\":[1", ",1", 8, "more than 4,000,000 events");
+  refused("{\"other\":[1", ",1", 4, "values in one item");
+  refused("{\"traceEvents\":[1,[1", ",1", 4, "values in one item");
+}
+
+TEST_F(ProfileVerb, InspectOfManyLanesShowsTheBusiest) {
+  std::string text = "{\"traceEvents\":[";
+  constexpr int lanes = 600000;
+  for (int i = 1; i <= lanes; ++i)
+    text += format(R"({{"ph":"X","name":"a","pid":1,"tid":{},"ts":0,"dur":{}}},)", i, i);
+  text += R"({"ph":"M","name":"thread_name","pid":1,"tid":600000,"args":{"name":"the longest"}}]})";
+  write_text(folder / "lanes.json.gz", text);
+  const std::string path = " '" + (folder / "lanes.json.gz").string() + "'";
+  const ProgramResult run = run_deltatune("inspect" + path);
+  EXPECT_EQ(run.code, 3);  // lanes without names
+  EXPECT_LT(std::count(run.out.begin(), run.out.end(), '\n'), 60);
+  EXPECT_NE(run.out.find("... and 599,980 more\n"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("   1 \"the longest\"                1      600.000\n"), std::string::npos)
+      << run.out;
+  const json::Value listed = json::parse(run_deltatune("inspect --json" + path).out, "inspect");
+  EXPECT_EQ(listed.at("lanes").as_array().size() + static_cast<size_t>(listed.at("more_lanes").as_integer()),
+            size_t{lanes});
 }
 
 TEST_F(Ranks, ProfileOfRanksIsMerged) {
