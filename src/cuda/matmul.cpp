@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/clock.h"
+#include "base/median.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/device.h"
 #include "cuda/matmul_choices.h"
@@ -28,11 +29,6 @@ struct Tuning {
   static constexpr int final_runs = 9;
   static constexpr double noise = 0.005;  ///< of the first suggestion's time: no reason to leave it
 };
-
-double median(std::vector<double> x) {
-  std::nth_element(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(x.size() / 2), x.end());
-  return x[x.size() / 2];
-}
 
 std::byte* workspace_of(Stream& stream) {
   return stream.scratch(scratch::cuda_library_cap);
