@@ -5,8 +5,10 @@
 #include <map>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "data/dataset.h"
@@ -60,10 +62,11 @@ std::vector<Batch> sample_rows(const EpochRows& epoch, const LadderOptions& opti
 }
 
 LadderRung measure(Device& device, const LadderOptions& options, const LadderStep& what,
-                   int64_t real_tokens) {
+                   const std::string& title, int64_t real_tokens) {
   const StreamOptions stream = stream_options(options, what.batching);
   const EpochRows epoch = make_epoch_rows(options.lengths, stream, 0);
   BenchStepOptions step = options.step;
+  step.title = title;
   step.rows = sample_rows(epoch, options);
   step.parts = false;
   step.recompute = "block";
@@ -175,9 +178,12 @@ LadderReport bench_ladder(Device& device, const LadderOptions& options) {
   report.layers = static_cast<double>(options.step.model.layers());
   report.depths = options.step.depths;
   report.peak_tflop_s = options.step.peak_tflop_s;
-  for (const LadderStep& what : ladder_steps(device.target())) {
-    log::info("rung: {}", what.name);
-    report.rungs.push_back(measure(device, options, what, report.real_tokens));
+  const std::vector<LadderStep> steps = ladder_steps(device.target());
+  for (const LadderStep& what : steps) {
+    const std::string title = format("rung {} of {}, {}", report.rungs.size() + 1, steps.size(), what.name);
+    log::info("{}", title);
+    set_activity(title);
+    report.rungs.push_back(measure(device, options, what, title, report.real_tokens));
   }
   return report;
 }
@@ -226,11 +232,9 @@ json::Value LadderReport::to_json() const {
 }
 
 std::string LadderReport::to_text() const {
-  std::string out = format(
-      "{}, {:.0f} layers, {}, on {}; an epoch of {} conversations ({} tokens) in rows of {}, on {} "
-      "device{}\n",
-      model, layers, dtype, device, format_count(conversations), format_count(real_tokens),
-      format_count(tokens), devices, devices == 1 ? "" : "s");
+  std::string out = format("{}, {:.0f} layers, {}, on {}; an epoch of {} ({}) in rows of {}, on {}\n", model,
+                           layers, dtype, device, counted(conversations, "conversation"),
+                           counted(real_tokens, "token"), format_count(tokens), counted(devices, "device"));
   out += format("{:<28}{:>12}{:>8}{:>11}{:>14}{:>9}{:>8}{:>10}{:>12}{:>8}{:>8}\n", "rung", "steps", "fill",
                 "step ms", "epoch", "tok/s", "MFU %", "kernels", "host calls", "busy %", "util %");
   for (const LadderRung& r : rungs) {
@@ -264,10 +268,10 @@ std::string LadderReport::to_svg() const {
   std::string out = format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 820 {:.0f}\" font-family=\"sans-serif\" "
       "font-size=\"13\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-      "<text x=\"16\" y=\"24\" font-size=\"16\" fill=\"#111111\">An epoch of {} conversations: {}, {} "
-      "device{}</text>\n<text x=\"16\" y=\"42\" fill=\"#555555\">rows of {} tokens, on {}; hours an epoch, "
+      "<text x=\"16\" y=\"24\" font-size=\"16\" fill=\"#111111\">An epoch of {}: {}, "
+      "{}</text>\n<text x=\"16\" y=\"42\" fill=\"#555555\">rows of {} tokens, on {}; hours an epoch, "
       "tokens a second and device</text>\n",
-      height, format_count(conversations), escaped(model), devices, devices == 1 ? "" : "s",
+      height, counted(conversations, "conversation"), escaped(model), counted(devices, "device"),
       format_count(tokens), escaped(device));
   double y = top;
   for (const LadderRung& r : rungs) {

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "base/log.h"
 #include "base/median.h"
 #include "comm/communicator.h"
@@ -71,7 +73,9 @@ class StepBench {
         tracer_(options.tracer),
         pci_bus_id_(options.pci_bus_id),
         timed_seconds_(options.timed_seconds),
-        parts_(options.parts) {
+        parts_(options.parts),
+        title_((options.title.empty() ? "" : options.title + ", ") + counted(layers, "layer")) {
+    say("laying out memory and filling it");
     rows_ = bench_rows(options);
     engine_ = bench_engine(device, *comm_, options, layers, rows_);
     out_.figures.layers = static_cast<double>(layers);
@@ -100,6 +104,12 @@ class StepBench {
   struct Marks {
     Moment begin, passed, updated;
   };
+  // Also by a line, where there has been none for a while.
+  void say(const std::string& what) const {
+    constexpr double silence = 3;  // seconds
+    set_activity(title_ + ": " + what);
+    if (silence_s() > silence) log::info("{}: {}", title_, what);
+  }
   void step(Marks& marks) {
     Stream& s = stream();
     const Batch& row = rows_[static_cast<size_t>(updates_) % rows_.size()];
@@ -116,13 +126,18 @@ class StepBench {
   void time_steps() {
     Stream& s = stream();
     Marks marks;
-    for (int64_t i = 0; i < warm_up_steps; ++i) step(marks);
+    for (int64_t i = 0; i < warm_up_steps; ++i) {
+      say(format("warm-up step {} of {}", i + 1, warm_up_steps));
+      step(marks);
+    }
     const double once = s.seconds_between(marks.begin, marks.updated);
     out_.steps = std::clamp<int64_t>(static_cast<int64_t>(timed_seconds_ / once), 5, 200);
     std::vector<Marks> all(static_cast<size_t>(out_.steps));
     std::vector<double> passes, updates, idle, queueing;
     const Driver driver(pci_bus_id_);
-    for (Marks& m : all) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      say(format("timed step {} of {}", i + 1, all.size()));
+      Marks& m = all[i];
       const Stopwatch clock;
       step(m);
       queueing.push_back(clock.seconds() - waited_);
@@ -144,6 +159,7 @@ class StepBench {
   // As the timed steps were: graphs are replayed, and the host waits only where a step makes it.
   void watch_steps() {
     if (!tracer_.start) return;
+    say("traced steps");
     Marks marks;
     out_.traced =
         trace_steps(tracer_, traced_steps, out_.figures.pass_ms + out_.figures.update_ms + out_.idle_ms,
@@ -175,6 +191,7 @@ class StepBench {
     engine_->give_step(recorder, batch());
     constexpr int rounds = 3;
     for (int round = 0; round < rounds; ++round) {
+      say(format("ops one by one, round {} of {}", round + 1, rounds));
       std::vector<Moment> marks(recorder.calls().size() + 1);
       s.mark(marks[0]);
       for (size_t i = 0; i < recorder.calls().size(); ++i) {
@@ -195,17 +212,19 @@ class StepBench {
     engine_->give_step(recorder, batch());
     std::map<Product, std::pair<const MatmulCall*, int64_t>> distinct;
     for (const MatmulCall& call : calls) {
-      auto& [first, count] = distinct[product_of(call)];
-      if (count++ == 0) first = &call;
+      auto& [example, count] = distinct[product_of(call)];
+      if (count++ == 0) example = &call;
     }
     out_.products = static_cast<int64_t>(calls.size());
     RandomFill random;
-    for (const auto& [product, counted] : distinct) {
-      const MatmulCall& call = *counted.first;
+    size_t done = 0;
+    for (const auto& [product, first] : distinct) {
+      say(format("matrix product {} of {}", ++done, distinct.size()));
+      const MatmulCall& call = *first.first;
       for (const Tensor& x : {call.c, writable(call.a), writable(call.b)}) random.normal(s, x);
       const double seconds = timer.median_seconds(
           s, [&](Stream& on) { ops::matmul(on, call.c, call.a, call.b, call.spec); }, false, gemm_seconds);
-      out_.figures.gemm_ms += seconds * 1e3 * static_cast<double>(counted.second);
+      out_.figures.gemm_ms += seconds * 1e3 * static_cast<double>(first.second);
     }
   }
 
@@ -215,6 +234,7 @@ class StepBench {
   std::string pci_bus_id_;
   double timed_seconds_;
   bool parts_;
+  std::string title_;
   std::vector<Batch> rows_;
   std::unique_ptr<Engine> engine_;
   BenchStepDepth out_;
@@ -262,6 +282,10 @@ void warn_about_mixture(const BenchStepOptions& options) {
         "another mixture",
         attention(depth), depth, attention(all), all);
   }
+}
+
+std::string layers_text(const StepFigures& f) {
+  return counted(static_cast<int64_t>(f.layers), "layer");
 }
 
 json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
@@ -363,11 +387,11 @@ json::Value BenchStepReport::to_json() const {
 
 std::string BenchStepReport::to_text() const {
   std::string out = format(
-      "{}, {} tokens in {} documents ({} supervised), {}, recompute {}, {}, cuda_graph {}, on {}; copy "
+      "{}, {} in {} ({} supervised), {}, recompute {}, {}, cuda_graph {}, on {}; copy "
       "{:.0f} "
       "GB/s, matrix product of {} {:.1f} TFLOP/s{}\n",
-      model, tokens, documents, targets, dtype, recompute, optimizer, graph, device, rates.copy_gb_s,
-      rates.gemm_size, rates.gemm_tflop_s, slow ? "  slow kernels" : "");
+      model, counted(tokens, "token"), counted(documents, "document"), targets, dtype, recompute, optimizer,
+      graph, device, rates.copy_gb_s, rates.gemm_size, rates.gemm_tflop_s, slow ? "  slow kernels" : "");
   out += format("{:<28}", "layers");
   for (const BenchStepDepth& d : depths) out += format("{:>12.0f}", d.figures.layers);
   const bool extended = depths.size() > 1;
@@ -388,17 +412,18 @@ std::string BenchStepReport::to_text() const {
   row("memory, GiB", [](const StepFigures& f) { return f.bytes / double(1 << 30); });
   for (const BenchStepDepth& d : depths) {
     out += format(
-        "{:.0f} layers: {} steps, forward and backward {:.3f} to {:.3f} ms; idle between steps {:.3f} ms, "
+        "{}: {}, forward and backward {:.3f} to {:.3f} ms; idle between steps {:.3f} ms, "
         "{:.2f} %\n",
-        d.figures.layers, d.steps, d.fastest_ms, d.slowest_ms, d.idle_ms,
+        layers_text(d.figures), counted(d.steps, "step"), d.fastest_ms, d.slowest_ms, d.idle_ms,
         100 * d.idle_ms / (d.figures.pass_ms + d.figures.update_ms));
     if (d.traced.steps > 0 || !d.traced.why.empty()) {
-      out += format("{:.0f} layers: {}\n", d.figures.layers, deltatune::to_text(d.traced));
+      out += format("{}: {}\n", layers_text(d.figures), deltatune::to_text(d.traced));
     }
   }
   if (extended && whole.traced_ms > 0) {
-    out += format("{:.0f} layers: device busy {:.3f} ms of {:.3f} ms a step: idle {:.3f} %, extrapolated\n",
-                  whole.layers, whole.busy_ms, whole.traced_ms, 100 * (1 - whole.busy_ms / whole.traced_ms));
+    out += format("{}: device busy {:.3f} ms of {:.3f} ms a step: idle {:.3f} %, extrapolated\n",
+                  layers_text(whole), whole.busy_ms, whole.traced_ms,
+                  100 * (1 - whole.busy_ms / whole.traced_ms));
   }
   std::vector<std::pair<double, std::string>> ops;
   for (const auto& [op, ms] : whole.op_ms) ops.emplace_back(ms, op);
@@ -434,7 +459,7 @@ BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
   report.tokens = options.tokens;
   report.peak_tflop_s = options.peak_tflop_s;
   for (const int64_t depth : options.depths) {
-    log::info("measuring {} layers", depth);
+    log::info("measuring {}", counted(depth, "layer"));
     StepBench bench(device, options, depth);
     BenchTimer timer(device, bench.stream());
     if (report.rates.gemm_size == 0) report.rates = timer.rates(bench.stream(), options.storage);

@@ -37,6 +37,7 @@ namespace deltatune {
 struct BenchStepOptions {
   ModelConfig model;
   std::string model_name;
+  std::string title;            ///< of what is measured, for the lines that say how far it is; may be empty
   std::vector<int64_t> depths;  ///< layers, ascending; of the model's first ones
   int64_t tokens = 8192;
   std::vector<int32_t> lengths;

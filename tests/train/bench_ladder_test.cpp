@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/counted.h"
 #include "base/error.h"
+#include "base/heartbeat.h"
 #include "base/rng.h"
 #include "cpu/device.h"
 #include "data/pack_report.h"
@@ -67,6 +69,28 @@ TEST(BenchLadder, TableAndPictureShowEveryRung) {
   }
   EXPECT_NE(svg.find("tiny &lt;&amp;>"), std::string::npos) << "names are escaped";
   EXPECT_EQ(report.to_json().at("rungs").as_array().size(), report.rungs.size());
+}
+
+// How far it is inside of a rung, where nothing else has been said for a while.
+TEST(BenchLadder, IsNotSilentInsideOfARung) {
+  const auto device = make_cpu_device();
+  LadderOptions options = tiny_ladder(1);
+  options.step.timed_seconds = 0.3;
+  testing::internal::CaptureStderr();
+  {
+    const Heartbeat heartbeat("bench", 0.02);
+    bench_ladder(*device, options);
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  for (const char* rung :
+       {"rung 1 of 3, padded rows", "rung 2 of 3, + packed rows", "rung 3 of 3, + recompute: auto"}) {
+    const std::string inside =
+        std::string(rung) + ", " + counted(options.step.model.layers(), "layer") + ": timed step ";
+    const size_t at = said.find(inside);
+    ASSERT_NE(at, std::string::npos) << inside << "\n" << said;
+    EXPECT_NE(said.substr(at, 200).find(" of "), std::string::npos);
+    EXPECT_NE(said.substr(at, 200).find(": still at it, "), std::string::npos) << said.substr(at, 200);
+  }
 }
 
 TEST(BenchLadder, ALengthAboveTheRowIsRefused) {

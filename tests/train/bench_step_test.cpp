@@ -126,7 +126,7 @@ TEST(BenchStep, StepsUnderATracer) {
   EXPECT_NEAR(activity.at("kernels").as_array()[0].at("calls_per_step").as_number(), 1, 1e-9);
   EXPECT_EQ(json.find("extrapolated"), nullptr) << "one depth says nothing about others";
   EXPECT_EQ(report.to_text().find("extrapolated"), std::string::npos);
-  EXPECT_NE(report.to_text().find("1 layers: device busy 0.750 ms of 1.000 ms a step: idle 25.000 %"),
+  EXPECT_NE(report.to_text().find("1 layer: device busy 0.750 ms of 1.000 ms a step: idle 25.000 %"),
             std::string::npos)
       << report.to_text();
 }
@@ -135,7 +135,7 @@ TEST(BenchStep, SaysWhatTheTracerCostAndWhy) {
   FakeTracer::dropped = 7;
   TracedSteps traced = trace_steps(FakeTracer::tracer(), 3, 0.9, [] {});
   EXPECT_NE(to_text(traced).find("11.1 % slower"), std::string::npos) << to_text(traced);
-  EXPECT_NE(to_text(traced).find("7 records are missing"), std::string::npos);
+  EXPECT_NE(to_text(traced).find("missing: 7 records"), std::string::npos);
   EXPECT_NE(to_text(traced).find("200.0 us, between first and second"), std::string::npos);
   traced = trace_steps(FakeTracer::tracer(), 3, 0.995, [] {});
   EXPECT_EQ(to_text(traced).find("slower"), std::string::npos) << to_text(traced);
