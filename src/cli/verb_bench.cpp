@@ -2,6 +2,7 @@
 // `deltatune bench step`: whole steps of its first layers.
 #include <string>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "cli/bench_output.h"
@@ -61,7 +62,7 @@ int verb_bench_step(const Invocation& call) {
     const BitsReport bits = check_bits(*device, options, config.bench_bits);
     std::string text;
     for (const std::string& line : bits.lines) text += line + "\n";
-    text += format("{} of {} rounds differ\n", bits.different, bits.rounds);
+    text += format("{} of {} differ\n", bits.different, counted(bits.rounds, "round"));
     json::Array lines(bits.lines.begin(), bits.lines.end());
     report_bench(
         call, *device, text,

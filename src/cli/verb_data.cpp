@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "cli/dataset_rows.h"
@@ -61,8 +62,9 @@ void show_row(const DatasetRow& row, const Config& config, const TextSource& tex
   const char* close = colour ? "\x1b[0m" : "\u00bb";
   size_t targets = 0;
   for (size_t i = 0; i < tokens.ids.size(); ++i) targets += is_target(tokens, i) ? 1 : 0;
-  std::printf("--- %s: %zu tokens, %zu of them trained (%s)\n", row.place().c_str(), tokens.ids.size(),
-              targets, colour ? "coloured" : "between \u00ab and \u00bb");
+  std::printf("--- %s: %s, %zu of them trained (%s)\n", row.place().c_str(),
+              counted(static_cast<int64_t>(tokens.ids.size()), "token").c_str(), targets,
+              colour ? "coloured" : "between \u00ab and \u00bb");
   const auto limit = static_cast<size_t>(config.max_length);
   for (size_t i = 0; i < tokens.ids.size();) {
     if (i == limit)

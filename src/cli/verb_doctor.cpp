@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
@@ -76,9 +77,10 @@ void line(const std::string& name, const std::string& text) {
 
 void print_machine(const Machine& machine, const std::vector<std::string>& missing) {
   line("machine", format("{}, {}, {}", machine.host, machine.distribution, machine.system));
-  line("cpu",
-       format("{}, {} cores{}, {} threads used", machine.cpu.empty() ? "unknown" : machine.cpu, machine.cores,
-              machine.cpu_quota > 0 ? format(" (limited to {:g})", machine.cpu_quota) : "", thread_count()));
+  line("cpu", format("{}, {}{}, {} used", machine.cpu.empty() ? "unknown" : machine.cpu,
+                     counted(machine.cores, "core"),
+                     machine.cpu_quota > 0 ? format(" (limited to {:g})", machine.cpu_quota) : "",
+                     counted(thread_count(), "thread")));
   line("instructions", joined(machine.cpu_flags));
   line("memory", format("{}, {} available", format_bytes(static_cast<uint64_t>(machine.memory_bytes)),
                         format_bytes(static_cast<uint64_t>(machine.memory_available_bytes))));

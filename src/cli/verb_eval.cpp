@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "cli/device.h"
@@ -50,8 +51,8 @@ int verb_eval(const Invocation& call) {
     std::printf("%s\n", json::dump(out, 2).c_str());
   } else {
     const std::string line =
-        format("eval_loss {:.8f}  perplexity {:.4f}  {} conversations, {} supervised tokens, {}\n",
-               result.loss(), std::exp(result.loss()), format_count(set.size()), format_count(result.targets),
+        format("eval_loss {:.8f}  perplexity {:.4f}  {}, {}, {}\n", result.loss(), std::exp(result.loss()),
+               counted(set.size(), "conversation"), counted(result.targets, "supervised token"),
                format_duration(result.seconds));
     std::fwrite(line.data(), 1, line.size(), stdout);
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
@@ -68,8 +69,8 @@ void describe_config(Inspection& result, const json::Value& root, const std::str
     const ModelConfig config = ModelConfig::from_json(root, where);
     int64_t attention = 0;
     for (const bool full : config.full_attention) attention += full ? 1 : 0;
-    result.facts.push_back(format("model       {}, {} blocks ({} delta, {} attention)", config.model_type,
-                                  config.layers(), config.layers() - attention, attention));
+    result.facts.push_back(format("model       {}, {} ({} delta, {} attention)", config.model_type,
+                                  counted(config.layers(), "block"), config.layers() - attention, attention));
     result.facts.push_back(format("sizes       hidden {}, ffn {}, vocabulary {}", config.hidden_size,
                                   config.intermediate_size, config.vocab_size));
     const int64_t count = make_params(config, decide_tied(config, nullptr)).table.element_count();
@@ -111,7 +112,7 @@ void describe_resume(Inspection& result, const fs::path& folder) {
     result.kind = "checkpoint of a deltatune run";
     const json::Value* step = resume.state().find("step");
     result.facts.push_back(
-        format("resume      written by {} ranks{}", resume.world_size(),
+        format("resume      written by {}{}", counted(resume.world_size(), "rank"),
                step != nullptr && step->is_integer() ? format(", step {}", step->as_integer()) : ""));
   } catch (const Error& error) {
     result.problems.push_back(error.text());
@@ -239,7 +240,8 @@ int verb_inspect(const Invocation& call) {
   std::printf("%-11s %s\n", "kind", result.kind.c_str());
   for (const std::string& fact : result.facts) std::printf("%s\n", fact.c_str());
   for (const auto& [file, list] : result.files) {
-    std::printf("%-11s %s, %zu tensors\n", "file", file.c_str(), list.size());
+    std::printf("%-11s %s, %s\n", "file", file.c_str(),
+                counted(static_cast<int64_t>(list.size()), "tensor").c_str());
   }
   if (!parts.empty()) print_sums("part", parts);
   if (!dtypes.empty()) print_sums("dtype", dtypes);

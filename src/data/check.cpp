@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/hash.h"
@@ -309,8 +310,8 @@ json::Value CheckSummary::to_json() const {
 
 std::vector<std::string> CheckSummary::to_lines() const {
   std::vector<std::string> out;
-  out.push_back(
-      format("{:<24}{} in {} files: {} bad", "rows", format_count(rows), files, format_count(bad_rows)));
+  out.push_back(format("{:<24}{} in {}: {} bad", "rows", format_count(rows), counted(files, "file"),
+                       format_count(bad_rows)));
   if (unreadable_files > 0) out.push_back(format("{:<24}{}", "unreadable files", unreadable_files));
   for (const auto& [name, count] : bad) {
     if (name != "unreadable") out.push_back(format("  bad   {:<16}{}", name, format_count(count)));

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
@@ -110,7 +111,7 @@ std::optional<TokenizedSet> DatasetCache::read() const {
     TokenCacheContent content = open_token_cache(path_, key_, vocab_size_, max_length_, files);
     CacheMeta meta = parse_meta(content.meta, files);
     touch_cache(path_);
-    log::info("tokens of {} conversations from {}", format_count(meta.counts.conversations), path_.string());
+    log::info("tokens of {} from {}", counted(meta.counts.conversations, "conversation"), path_.string());
     for (const std::string& notice : meta.notices) log::info("{}", notice);
     log_left_out(meta.counts, max_length_);
     return TokenizedSet(std::move(content.storage), names_, meta.counts, std::move(content.fingerprint),
@@ -124,21 +125,22 @@ std::optional<TokenizedSet> DatasetCache::read() const {
 
 void log_left_out(const DatasetCounts& counts, int64_t max_length) {
   if (counts.conversations != counts.rows) {
-    log::info("{} conversations from {}", counts.conversations, describe_rows(counts));
+    log::info("{} from {}", counted(counts.conversations, "conversation"), describe_rows(counts));
   }
   if (counts.truncated + counts.split > 0) {
-    log::info("longer than max_length {}: {} truncated, {} split; {} tokens are left out", max_length,
-              counts.truncated, counts.split, counts.tokens_cut);
+    log::info("longer than max_length {}: {} truncated, {} split; {} left out", max_length, counts.truncated,
+              counts.split, counted(counts.tokens_cut, "token"));
   }
   if (counts.empty_assistant_turns > 0) {
-    log::warn("{} assistant turns are empty: they train the model to end its turn at once",
-              counts.empty_assistant_turns);
+    log::warn("{} {} empty: they train the model to end its turn at once",
+              counted(counts.empty_assistant_turns, "assistant turn"),
+              counts.empty_assistant_turns == 1 ? "is" : "are");
   }
 }
 
 std::string describe_rows(const DatasetCounts& counts) {
-  return format("{} rows: {} malformed, {} empty, {} without a supervised token, {} too long", counts.rows,
-                counts.skipped_rows(), counts.empty, counts.all_masked,
+  return format("{}: {} malformed, {} empty, {} without a supervised token, {} too long",
+                counted(counts.rows, "row"), counts.skipped_rows(), counts.empty, counts.all_masked,
                 counts.dropped + counts.masked_by_overflow);
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
@@ -104,7 +105,8 @@ std::vector<fs::path> of_split(const std::string& folder, const std::vector<fs::
                 "dataset", choose_split(close == present.end() ? "NAME" : *close));
   }
   if (out.size() < files.size()) {
-    log::info("{}: {} of {} files are of split {}", folder, out.size(), files.size(), split);
+    log::info("{}: {} of {} {} of split {}", folder, out.size(),
+              counted(static_cast<int64_t>(files.size()), "file"), out.size() == 1 ? "is" : "are", split);
   }
   return out;
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/rng.h"
@@ -24,7 +25,7 @@ void check_hold_out(double size, int64_t count, bool at_most) {
   if (held_of(size, count) < static_cast<double>(count)) return;
   throw Error(ErrorKind::usage,
               format("val_size {} leaves none of {} to train on", size,
-                     at_most ? format("at most {} rows", count) : format("{} conversations", count)),
+                     at_most ? "at most " + counted(count, "row") : counted(count, "conversation")),
               "val_size", "hold out fewer, or name an eval_dataset");
 }
 

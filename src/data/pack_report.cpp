@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/format.h"
 
 namespace deltatune {
@@ -96,9 +97,9 @@ json::Value PackReport::to_json() const {
 
 std::vector<std::string> PackReport::to_lines() const {
   std::vector<std::string> out;
-  out.push_back(format("{} conversations, {} tokens, the longest {}; rows of {} slots, {} a step",
-                       format_count(conversations), format_count(tokens), format_count(longest),
-                       format_count(max_tokens), format_count(rows_per_step)));
+  out.push_back(format("{}, {}, the longest {}; rows of {}, {} a step",
+                       counted(conversations, "conversation"), counted(tokens, "token"),
+                       format_count(longest), counted(max_tokens, "slot"), format_count(rows_per_step)));
   out.push_back(format("{:<9}{:>11}{:>11}{:>10}{:>10}{:>10}{:>21}{:>10}", "batching", "rows", "steps", "fill",
                        "padding", "unused", "steps below padded", "packed in"));
   const bool against_padded = lines[0].name == name_of(Batching::padded);

@@ -1,6 +1,7 @@
 // When to say something, and what.
 #include "data/progress.h"
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "data/dataset_cache.h"
@@ -16,9 +17,9 @@ void RowProgress::show(int64_t rows, int64_t tokens, const std::vector<RawRow>& 
   const double now = clock_.seconds();
   if (now < next_ || block.empty()) return;
   next_ = now + every_s;
-  std::string line = format("{}: {} rows, {} rows/s", doing_, format_count(rows),
+  std::string line = format("{}: {}, {} rows/s", doing_, counted(rows, "row"),
                             format_count(static_cast<int64_t>(static_cast<double>(rows) / now)));
-  if (tokens > 0) line += format(", {} tokens", format_count(tokens));
+  if (tokens > 0) line += ", " + counted(tokens, "token");
   // How far a columnar file or a parsed array is read is not known here.
   const RawRow& last = block.back();
   const bool is_line = last.value == nullptr && last.batch == nullptr;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/log.h"
 #include "base/rng.h"
@@ -122,10 +123,11 @@ void log_remote_counts(const std::string& name) {
     before = std::exchange(shared().logged, now);
   }
   if (now.requests == before.requests) return;
-  log::info("{}: {:.1f} MiB in {} requests; {} retries, {:.1f} s waited before them; {} stalls, {:.1f} s",
-            name, static_cast<double>(now.bytes - before.bytes) / (1 << 20), now.requests - before.requests,
-            now.retries - before.retries, now.waited_s - before.waited_s, now.stalls - before.stalls,
-            now.stalled_s - before.stalled_s);
+  log::info("{}: {:.1f} MiB in {}; {}, {:.1f} s waited before; {}, {:.1f} s", name,
+            static_cast<double>(now.bytes - before.bytes) / (1 << 20),
+            counted(now.requests - before.requests, "request"),
+            counted(now.retries - before.retries, "retry", "retries"), now.waited_s - before.waited_s,
+            counted(now.stalls - before.stalls, "stall"), now.stalled_s - before.stalled_s);
 }
 
 RetryLoop::RetryLoop(std::string name)
@@ -134,7 +136,8 @@ RetryLoop::RetryLoop(std::string name)
 void RetryLoop::failed(const TransientError& failure) {
   const int64_t most = std::min(options_.retries, failure.most_retries());
   if (tries_ >= most) {
-    throw Error(ErrorKind::resource, format("{}, after {} retries", failure.what(), tries_), name_,
+    throw Error(ErrorKind::resource,
+                format("{}, after {}", failure.what(), counted(tries_, "retry", "retries")), name_,
                 failure.fix().empty() ? "check the network and the store; raise read_retries or read_timeout"
                                       : failure.fix());
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <span>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 
@@ -190,8 +191,8 @@ std::vector<std::string> DataStats::to_lines() const {
                        format_count(counts.targets), 100 * supervised_share));
   out.push_back(format("{:<16}{} of {} tokens  fill {:.1f} %  {:.1f} conversations each", "packed rows",
                        format_count(rows), format_count(max_tokens), 100 * fill, documents_per_row));
-  out.push_back(format("{:<16}{} per epoch  {} in {} epochs", "steps", format_count(steps_per_epoch),
-                       format_count(steps), epochs));
+  out.push_back(format("{:<16}{} per epoch  {} in {}", "steps", format_count(steps_per_epoch),
+                       format_count(steps), epochs == 1 ? "1 epoch" : format("{} epochs", epochs)));
   out.push_back(format("{:<16}{}", "fingerprint", fingerprint));
   return out;
 }

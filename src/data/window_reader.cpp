@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/hash.h"
@@ -193,9 +194,9 @@ bool WindowReader::read_epoch(int64_t epoch, int64_t file, int64_t file_row) {
   state.storage = nullptr;
   const DatasetCounts& counts = state.counts;
   const std::string what = format(
-      "{} rows: {} malformed, {} empty, {} without a supervised token, "
+      "{}: {} malformed, {} empty, {} without a supervised token, "
       "{} too long",
-      counts.rows, counts.skipped_rows(), counts.empty, counts.all_masked,
+      counted(counts.rows, "row"), counts.skipped_rows(), counts.empty, counts.all_masked,
       counts.dropped + counts.masked_by_overflow);
   if (whole && state.windows == 0) {
     throw Error(ErrorKind::data, "no conversation is left to train on", what,
@@ -203,10 +204,9 @@ bool WindowReader::read_epoch(int64_t epoch, int64_t file, int64_t file_row) {
                 "they are too long");
   }
   if (whole) {
-    log::info(
-        "streaming: epoch {} had {} conversations, {} tokens, in {} "
-        "windows, from {}",
-        epoch, format_count(counts.conversations), format_count(counts.tokens), state.windows, what);
+    log::info("streaming: epoch {} had {}, {}, in {}, from {}", epoch,
+              counted(counts.conversations, "conversation"), counted(counts.tokens, "token"),
+              counted(state.windows, "window"), what);
   }
   StreamWindow end;
   end.end_of_epoch = true;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 
@@ -109,6 +110,12 @@ std::string cell(double value, bool known, int digits) {
   return digits == 1 ? format("{:.1f}", value) : format("{:.3f}", value);
 }
 
+// A figure of a step with its noun.
+std::string rate(double figure, const char* one, const char* many) {
+  const std::string text = format("{:.0f}", figure);
+  return text + " " + (text == "1" ? one : many);
+}
+
 size_t shown_rows(const std::vector<Row>& rows, int64_t top) {
   return top > 0 ? std::min(rows.size(), static_cast<size_t>(top)) : rows.size();
 }
@@ -192,10 +199,11 @@ std::string totals(const Profile& p) {
     out += format("no device times: {}\n", p.missing);
   } else if (p.gpu) {
     out += format(
-        "{:.0f} launches of the host and {:.0f} kernels a step{}; named ops are {:.2f} % of {:.3f} ms of "
+        "{} of the host and {} a step{}; named ops are {:.2f} % of {:.3f} ms of "
         "device time, {:.3f} ms is unnamed\n",
-        p.launches, p.kernels, p.graph ? ", with CUDA graphs" : "", 100 * p.named_share(),
-        p.named_ms() + p.unnamed_ms, p.unnamed_ms);
+        rate(p.launches, "launch", "launches"), rate(p.kernels, "kernel", "kernels"),
+        p.graph ? ", with CUDA graphs" : "", 100 * p.named_share(), p.named_ms() + p.unnamed_ms,
+        p.unnamed_ms);
     out += idle_lines(p);
     if (p.marked_ms > 0) {
       out += format(
@@ -203,8 +211,8 @@ std::string totals(const Profile& p) {
           p.marked_ms, p.span_ms, 100 * (p.span_ms / p.marked_ms - 1));
     }
   } else {
-    out += format("{:.0f} ops a step, {:.3f} ms of {:.3f} ms; {:.3f} ms between them\n", p.launches,
-                  p.busy_ms, p.step_ms, p.idle_ms);
+    out += format("{} a step, {:.3f} ms of {:.3f} ms; {:.3f} ms between them\n",
+                  rate(p.launches, "op", "ops"), p.busy_ms, p.step_ms, p.idle_ms);
   }
   if (p.world > 1) {
     out += format("communication: gather {:.3f} ms, reduce {:.3f} ms, exposed {:.3f} ms\n", p.gather_ms,
@@ -212,9 +220,9 @@ std::string totals(const Profile& p) {
   }
   out += format("the host waited {:.3f} ms for rows and {:.3f} ms for the device\n", p.data_wait_ms,
                 p.host_wait_ms);
-  if (p.dropped > 0) out += format("{} events are missing: there was no room for them\n", p.dropped);
+  if (p.dropped > 0) out += format("missing, for want of room: {}\n", counted(p.dropped, "event"));
   if (p.off_ms) {
-    const auto times = [](int64_t n) { return format("{} step{}", n, n == 1 ? "" : "s"); };
+    const auto times = [](int64_t n) { return counted(n, "step"); };
     out += format("tracing: {:.3f} ms a step with it ({}), {:.3f} ms without ({}): {:+.2f} %{}\n", p.step_ms,
                   times(p.steps), *p.off_ms, times(p.off_steps), 100 * (p.step_ms / *p.off_ms - 1),
                   std::min(p.steps, p.off_steps) < 3 ? ", which so few steps only hint at" : "");
@@ -237,8 +245,8 @@ const std::vector<std::string>& profile_columns() {
 
 std::string profile_text(const Profile& p, const ProfileTable& options) {
   const std::vector<Row> rows = rows_of(p, options.group);
-  std::string out = format("{}, {} step{}, {:.3f} ms each{}\n", p.device, p.steps, p.steps == 1 ? "" : "s",
-                           p.step_ms, p.world > 1 ? format(", rank {} of {}", p.rank, p.world) : "");
+  std::string out = format("{}, {}, {:.3f} ms each{}\n", p.device, counted(p.steps, "step"), p.step_ms,
+                           p.world > 1 ? format(", rank {} of {}", p.rank, p.world) : "");
   const bool timed = !p.gpu || p.missing.empty();
   if (timed) out += (p.gpu ? "\ndevice, per step\n" : "\nops, per step\n") + device_table(p, rows, options);
   if (p.gpu) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "base/median.h"
 
@@ -165,7 +166,7 @@ json::Value telemetry_part(const RunRecord& record) {
     }
     std::string reasons;
     for (const auto& [reason, times] : device.reasons)
-      reasons += format("{}{} ({} times)", reasons.empty() ? "" : ", ", reason, times);
+      reasons += format("{}{} ({})", reasons.empty() ? "" : ", ", reason, counted(times, "time"));
     json::Value item;
     item.set("index", index);
     item.set("name", text_of(device.last, "name", 80));

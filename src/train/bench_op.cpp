@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
@@ -198,9 +199,10 @@ json::Value BenchOpReport::to_json() const {
 
 std::string BenchOpReport::to_text() const {
   std::string out = format(
-      "{} shapes, {} tokens in {} documents, {}, on {}; copy {:.0f} GB/s, matrix product of {} {:.1f} "
+      "{} shapes, {} in {}, {}, on {}; copy {:.0f} GB/s, matrix product of {} {:.1f} "
       "TFLOP/s\n",
-      model, tokens, documents, dtype, device, rates.copy_gb_s, rates.gemm_size, rates.gemm_tflop_s);
+      model, counted(tokens, "token"), counted(documents, "document"), dtype, device, rates.copy_gb_s,
+      rates.gemm_size, rates.gemm_tflop_s);
   out += format("{:<23} {:<10} {:<32} {:>5} {:>11} {:>8} {:>8} {:>9}\n", "op", "kernel", "shape", "calls",
                 "us", "GB/s", "TFLOP/s", "roofline");
   for (const BenchOpRow& row : rows) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/format.h"
 
 namespace deltatune {
@@ -98,7 +99,7 @@ std::string to_text(const TracedSteps& traced) {
   if (traced.slowdown() > noted_slowdown) {
     out += format(" (under the tracer, which made the step {:.1f} % slower)", 100 * (traced.slowdown() - 1));
   }
-  if (traced.dropped > 0) out += format("; {} records are missing", traced.dropped);
+  if (traced.dropped > 0) out += "; missing: " + counted(traced.dropped, "record");
   if (traced.busy.largest.empty()) return out;
   // Where too much is idle, the reasons are wanted too.
   const size_t shown = traced.busy.idle_share() > noted_idle_share ? traced.busy.largest.size() : 1;

@@ -1,6 +1,7 @@
 // The table of kernels, and the stop before a slow run.
 #include "train/kernel_report.h"
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/log.h"
@@ -78,7 +79,8 @@ void report_tuning(const MatmulTuning& tuning, bool slow_allowed) {
     log::warn("the plain kernel serves matrix products that cuBLASLt refuses: {}", shapes);
   }
   if (!tuning.time) {
-    log::info("matmul: {} shapes, the library's first suggestion each (matmul_tuning: off)", tuning.shapes);
+    log::info("matmul: {}, the library's first suggestion each (matmul_tuning: off)",
+              counted(tuning.shapes, "shape"));
     return;
   }
   std::string timed;
@@ -88,7 +90,7 @@ void report_tuning(const MatmulTuning& tuning, bool slow_allowed) {
         "with the chosen ones",
         tuning.timed, tuning.seconds, tuning.first_us, tuning.chosen_us);
   }
-  log::info("matmul: {} shapes, {} as stored{}", tuning.shapes, tuning.stored, timed);
+  log::info("matmul: {}, {} as stored{}", counted(tuning.shapes, "shape"), tuning.stored, timed);
 }
 
 }  // namespace deltatune

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 
+#include "base/counted.h"
 #include "base/format.h"
 #include "comm/gpu_memory.h"
 #include "observe/machine.h"
@@ -300,10 +301,10 @@ std::string scaling_table(const Config& config, const ModelSource& source, const
 }
 
 std::string PlanReport::to_text() const {
-  std::string out =
-      format("model   {}  {:.3f} B parameters, {} layers ({} delta, {} attention)    world {}\n", model,
-             static_cast<double>(parameters) * 1e-9, layers, delta_layers, layers - delta_layers,
-             nodes > 1 ? format("{} ({} nodes)", world_size, nodes) : format("{}", world_size));
+  std::string out = format(
+      "model   {}  {:.3f} B parameters, {} ({} delta, {} attention)    world {}\n", model,
+      static_cast<double>(parameters) * 1e-9, counted(layers, "layer"), delta_layers, layers - delta_layers,
+      nodes > 1 ? format("{} ({})", world_size, counted(nodes, "node")) : format("{}", world_size));
   out += format("step    {} x {} slots, documents of {} tokens, every token supervised; recompute {}\n",
                 accumulation, max_tokens, document_length, recompute);
   out += format("        {}\n", recompute_detail);

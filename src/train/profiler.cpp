@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/gzip.h"
@@ -292,7 +293,7 @@ void Profiler::write() {
   });
   input_.windows.clear();
   if (leads) {
-    log::info("profile of {} steps in {}{}", profile.steps, (output_ / "profile.json").string(),
+    log::info("profile of {} in {}{}", counted(profile.steps, "step"), (output_ / "profile.json").string(),
               trace ? ", trace in " + (output_ / "trace").string() : "");
   }
 }

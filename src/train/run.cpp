@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/heartbeat.h"
@@ -194,7 +195,7 @@ class TrainingRun {
     auto [train, held_out] = hold_out(train_set_, config_.val_size, static_cast<uint64_t>(config_.seed));
     train_set_ = std::move(train);
     eval_set_ = std::move(held_out);
-    log::info("held out {} conversations for evaluation (val_size)", eval_set_->size());
+    log::info("held out {} for evaluation (val_size)", counted(eval_set_->size(), "conversation"));
   }
 
   int dry_run() {
@@ -202,7 +203,7 @@ class TrainingRun {
     const PlanReport plan = make_plan(sized_, source_, std::nullopt);
     const std::string text = plan.to_text();
     std::fwrite(text.data(), 1, text.size(), stdout);
-    log::info("dry run: {} steps would be run; nothing was trained", total_steps_);
+    log::info("dry run: {} would be run; nothing was trained", counted(total_steps_, "step"));
     return plan.fits() ? 0 : exit_code(ErrorKind::resource);
   }
 
@@ -218,10 +219,10 @@ class TrainingRun {
     }
     engine_ = std::make_unique<Engine>(device_, comm_, source_.config, source_.tied,
                                        engine_options(sized_, choice.keep, true));
-    log::info("model: {} parameters in {} layers, {}; device {}, dtype {}, recompute {}, {} allocated",
-              format_count(engine_->store().table().element_count()), source_.config.layers(),
-              source_.tied ? "tied head" : "own head", device_.name(), config_.dtype, choice.name,
-              format_bytes(device_.plan().total()));
+    log::info("model: {} parameters in {}, {}; device {}, dtype {}, recompute {}, {} allocated",
+              format_count(engine_->store().table().element_count()),
+              counted(source_.config.layers(), "layer"), source_.tied ? "tied head" : "own head",
+              device_.name(), config_.dtype, choice.name, format_bytes(device_.plan().total()));
     if (config_.recompute == "auto") log::info("recompute auto: {}", choice.describe());
     if (config_.gradient_release)
       log::info("gradient_release: each block is updated inside of backward; no accumulation, no clipping");
@@ -359,22 +360,26 @@ class TrainingRun {
   void handle_nonfinite(const StepReport& report) {
     json::Value fields;
     fields.set("step", report.step);
-    fields.set("message", "loss or gradient is not finite");
+    const NonfiniteOrigin& origin = report.nonfinite_origin;
+    const std::string began = origin.where.empty() ? "" : "; it began in " + origin.where;
+    fields.set("message", "loss or gradient is not finite" + began);
+    origin.add_to(fields);
     const std::vector<int>& ranks = report.nonfinite_ranks;
     const std::string whose = ranks.empty() ? "" : name_ranks(ranks) + ", ";
     if (!ranks.empty()) fields.set("ranks", json::Array(ranks.begin(), ranks.end()));
     log_.event("nan", fields);
     if (config_.on_nonfinite == "skip") {
       log_.warn(report.step,
-                format("{}step {}: loss or gradient is not finite; {}", whose, report.step,
+                format("{}step {}: loss or gradient is not finite{}; {}", whose, report.step, began,
                        config_.gradient_release ? "blocks from the first such gradient on are not updated"
                                                 : "the step is skipped"));
       return;
     }
     finish_save();  // of an earlier step, which was sound; all ranks come here
     throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),
-                format("{}step {}, forward and backward: loss sum {}, gradient norm {}", whose, report.step,
-                       report.loss_sum, report.grad_norm),
+                format("{}step {}, {}: loss sum {}, gradient norm {}", whose, report.step,
+                       origin.where.empty() ? "forward and backward" : origin.where, report.loss_sum,
+                       report.grad_norm),
                 "lower learning_rate, look at the rows with `deltatune data show`, or skip such steps with "
                 "on_nonfinite: skip; the last checkpoint is kept");
   }
@@ -394,8 +399,8 @@ class TrainingRun {
     log_.history().push_back({stream_->epoch_progress(),
                               trainer_->steps_done(),
                               {{"eval_loss", result.loss()}, {"eval_runtime", result.seconds}}});
-    log::info("step {}: eval_loss {:.4f} over {} targets", trainer_->steps_done(), result.loss(),
-              format_count(result.targets));
+    log::info("step {}: eval_loss {:.4f} over {}", trainer_->steps_done(), result.loss(),
+              counted(result.targets, "target"));
     evaluated_step_ = trainer_->steps_done();
   }
 
@@ -458,10 +463,10 @@ class TrainingRun {
 
   void finish() {
     if (trainer_->updates_done() == 0) {
-      throw Error(
-          ErrorKind::diverged, "no step has updated the weights",
-          format("{} steps, each without a finite gradient or without a target", trainer_->steps_done()),
-          "look at the warnings above; no model was written");
+      throw Error(ErrorKind::diverged, "no step has updated the weights",
+                  format("{}, each without a finite gradient or without a target",
+                         counted(trainer_->steps_done(), "step")),
+                  "look at the warnings above; no model was written");
     }
     if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();
     finish_save();
@@ -474,7 +479,7 @@ class TrainingRun {
     fields.set("time_s", log_.seconds());
     fields.set("tokens_seen", tokens_seen_);
     log_.event("end", fields);
-    log::info("done: {} steps in {}; model in {}, report in {}", trainer_->steps_done(),
+    log::info("done: {} in {}; model in {}, report in {}", counted(trainer_->steps_done(), "step"),
               format_duration(log_.seconds()), output_.string(), (output_ / "report.html").string());
   }
 

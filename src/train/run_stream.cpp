@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/hash.h"
@@ -45,7 +46,8 @@ std::vector<double> weights_of(const Config& config) {
   if (config.dataset_weights.empty()) return out;
   if (config.dataset_weights.size() != config.dataset.size()) {
     throw Error(ErrorKind::usage,
-                format("{} weights for {} datasets", config.dataset_weights.size(), config.dataset.size()),
+                format("{} for {}", counted(static_cast<int64_t>(config.dataset_weights.size()), "weight"),
+                       counted(static_cast<int64_t>(config.dataset.size()), "dataset")),
                 "dataset_weights", "give one weight for each entry of dataset, in the same order");
   }
   for (const std::string& text : config.dataset_weights) out.push_back(weight_of(text));
@@ -64,8 +66,8 @@ std::map<std::string, size_t> entries_of_files(const Config& config) {
 
 void log_mixture(const std::vector<MixturePart>& parts) {
   for (const MixturePart& part : parts) {
-    log::info("dataset {}: weight {}, {} conversations, {} uses an epoch", part.name, part.weight,
-              format_count(part.size()), format_count(part.uses()));
+    log::info("dataset {}: weight {}, {}, {} an epoch", part.name, part.weight,
+              counted(part.size(), "conversation"), counted(part.uses(), "use"));
     if (part.size() > 0 && static_cast<double>(part.size()) * part.weight < 0.5) {
       log::warn("dataset {}: its weight is less than one conversation an epoch; one is used", part.name);
     }
@@ -168,11 +170,10 @@ RunStream open_stream(const Config& config, const TokenizedSet& set, int32_t pad
   RunStream out;
   out.max_segments = stream->max_segments();
   out.total_steps = config.max_steps > 0 ? config.max_steps : stream->steps(config.num_train_epochs);
-  log::info(
-      "data: {} conversations, {} tokens, {} supervised; {} rows of {} with at most {} conversations, {} "
-      "steps an epoch",
-      format_count(set.size()), format_count(set.counts().tokens), format_count(set.counts().targets),
-      stream->rows_in_epoch(0), config.max_tokens, out.max_segments - 1, stream->steps_per_epoch());
+  log::info("data: {}, {}, {} supervised; {} of {} with at most {}, {} an epoch",
+            counted(set.size(), "conversation"), counted(set.counts().tokens, "token"),
+            format_count(set.counts().targets), counted(stream->rows_in_epoch(0), "row"), config.max_tokens,
+            counted(out.max_segments - 1, "conversation"), counted(stream->steps_per_epoch(), "step"));
   out.rows = ahead(std::move(stream), config);
   return out;
 }
@@ -194,10 +195,9 @@ RunStream open_streaming(const Config& config, const ModelSource& source, const 
   RunStream out;
   out.max_segments = max_segments(config);
   out.total_steps = config.max_steps;
-  log::info(
-      "data: streaming {} files, tokenised as they are read, shuffled and packed among {} conversations; {} "
-      "steps",
-      options.files.size(), format_count(config.shuffle_buffer_size), out.total_steps);
+  log::info("data: streaming {}, tokenised as they are read, shuffled and packed among {}; {}",
+            counted(static_cast<int64_t>(options.files.size()), "file"),
+            counted(config.shuffle_buffer_size, "conversation"), counted(out.total_steps, "step"));
   out.rows = ahead(std::make_unique<StreamingBatches>(std::move(options), text.encoder()), config);
   return out;
 }

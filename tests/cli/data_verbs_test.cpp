@@ -237,7 +237,7 @@ TEST(DataStats, RefusesWeightsAndValSizeBeforeReadingARow) {
   ScratchFolder folder;
   const std::string rows = folder.write("rows.jsonl", std::string(one_row) + "{broken\n");
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"--dataset-weights 1 --dataset-weights 2", "2 weights for 1 datasets"},
+      {"--dataset-weights 1 --dataset-weights 2", "2 weights for 1 dataset"},
       {"--dataset-weights -1", "is no weight"},
       {"--dataset-weights half", "is no weight"},
       {"--dataset-weights 0", "is no weight"},
@@ -266,7 +266,7 @@ TEST(DataStats, ASecondStartTakesTheTokensFromTheCache) {
   ASSERT_EQ(first.code, 0) << first.err;
   EXPECT_TRUE(contains(first.err, "tokens kept in")) << first.err;
   const ProgramResult second = run_deltatune(command + skip + with_data(rows));
-  EXPECT_TRUE(contains(second.err, "tokens of 1 conversations from")) << second.err;
+  EXPECT_TRUE(contains(second.err, "tokens of 1 conversation from")) << second.err;
   EXPECT_EQ(second.out, first.out);
   // Template variables, masks and the rows themselves: other tokens.
   const ProgramResult other = run_deltatune(command + skip + " --train-on all" + with_data(rows));
@@ -335,7 +335,7 @@ TEST(DataCheck, WordsAndExitCodes) {
   const ProgramResult wrong = run_deltatune("data check" + with_data(bad));
   EXPECT_EQ(wrong.code, 3) << wrong.err;
   EXPECT_TRUE(contains(wrong.out, "bad.jsonl, line 2") && contains(wrong.out, "fix: ")) << wrong.out;
-  EXPECT_TRUE(contains(wrong.out, "2 in 1 files: 1 bad")) << wrong.out;
+  EXPECT_TRUE(contains(wrong.out, "2 in 1 file: 1 bad")) << wrong.out;
   EXPECT_EQ(run_deltatune("data check " + (folder / "missing.jsonl").string()).code, 3);
   EXPECT_EQ(run_deltatune("data check").code, 2);
 }

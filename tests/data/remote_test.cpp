@@ -151,7 +151,7 @@ TEST_F(Remote, AFailureThatHardlyPassesIsTriedOnceMore) {
     FAIL() << "it returned";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::resource);
-    EXPECT_STREQ(e.what(), "no such host, after 1 retries");
+    EXPECT_STREQ(e.what(), "no such host, after 1 retry");
     EXPECT_EQ(e.fix(), "check the host");
   }
   EXPECT_EQ(tries, 2);

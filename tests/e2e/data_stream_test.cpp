@@ -99,7 +99,7 @@ TEST_F(DataStream, WeightsDecideHowOftenADatasetIsUsed) {
   // A conversation a row, a row a step.
   EXPECT_EQ(events(folder / "mixed", "step").size(), 80u);
   const Keys other = with(run, {{"output_dir", (folder / "other").string()}});
-  expect_error(run_verb("train", with(other, {{"dataset_weights", "[1]"}})), 2, "1 weights for 2 datasets");
+  expect_error(run_verb("train", with(other, {{"dataset_weights", "[1]"}})), 2, "1 weight for 2 datasets");
   expect_error(run_verb("train", with(other, {{"dataset_weights", "[1, 0]"}})), 2, "is no weight");
   expect_error(run_verb("train", with(other, {{"dataset_weights", "[1, many]"}})), 2, "is no weight");
 }
