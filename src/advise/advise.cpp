@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "advise/rules.h"
+#include "base/counted.h"
 #include "base/format.h"
 
 namespace deltatune {
@@ -70,16 +71,34 @@ Advice advise(const RunFacts& facts) {
     out.findings.push_back(std::move(*finding));
   }
   std::stable_sort(out.findings.begin(), out.findings.end(), before);
-  look(out, facts.steps.steps > 0, format("the last {} logged steps", facts.steps.steps),
-       "no logged step: metrics.jsonl is empty or not there");
-  look(out, facts.profile.has_value(), "a profile of a step",
-       "no profile: `deltatune profile` writes one, and says where the time of a step goes");
-  look(out, !facts.devices.empty(), format("telemetry of {} devices", facts.devices.size()),
+  out.damaged = facts.damaged;
+  // A file that is damaged is not said to be absent.
+  const auto is_damaged = [&](std::string_view file) {
+    return std::any_of(facts.damaged.begin(), facts.damaged.end(),
+                       [&](const std::string& note) { return note.starts_with(file); });
+  };
+  if (facts.steps.steps > 0 || !is_damaged("metrics.jsonl ")) {
+    look(out, facts.steps.steps > 0,
+         facts.steps.steps == 1 ? "the last logged step"
+                                : format("the last {} logged steps", facts.steps.steps),
+         "no logged step in metrics.jsonl");
+  }
+  if (facts.profile || !is_damaged("profile.json ")) {
+    look(out, facts.profile.has_value(), "a profile of a step",
+         "no profile: `deltatune profile` writes one, and says where the time of a step goes");
+  }
+  look(out, !facts.devices.empty(),
+       "telemetry of " + counted(static_cast<int64_t>(facts.devices.size()), "device"),
        "no telemetry: clocks are not known");
   look(out, !std::isnan(facts.data.rows), "counts of the data",
        "no counts of the data: a run that streams does not know them");
-  look(out, facts.plan().has_value(), "plans of other settings",
-       "no plan: the model or the configuration of the run is not there any more");
+  const bool planned = facts.plan().has_value();
+  if (planned || !is_damaged("config.resolved.yaml ")) {
+    look(out, planned, "plans of other settings",
+         "no plan: " + (facts.no_plan.empty()
+                            ? "the model or the configuration of the run is not there any more"
+                            : facts.no_plan));
+  }
   return out;
 }
 
@@ -88,6 +107,7 @@ json::Value Advice::to_json() const {
   out.set("findings", findings_json(findings));
   out.set("looked_at", json::Array(looked_at.begin(), looked_at.end()));
   out.set("missing", json::Array(missing.begin(), missing.end()));
+  out.set("damaged", json::Array(damaged.begin(), damaged.end()));
   return out;
 }
 
@@ -99,6 +119,7 @@ std::string Advice::to_text() const {
   std::string list;
   for (const std::string& text : looked_at) list += (list.empty() ? "" : ", ") + text;
   out += format("looked at: {}; {} rules\n", list.empty() ? "nothing" : list, std::size(rule_table));
+  for (const std::string& text : damaged) out += format("damaged:   {}\n", text);
   for (const std::string& text : missing) out += format("missing:   {}\n", text);
   return out;
 }

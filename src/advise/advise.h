@@ -14,8 +14,9 @@ struct Advice {
   std::vector<Finding> findings;
   std::vector<std::string> looked_at;  ///< "120 logged steps", "a profile of rank 0", ...
   std::vector<std::string> missing;    ///< "no profile: ..." with how to get it
+  std::vector<std::string> damaged;    ///< "profile.json cannot be read: ...; what to do"
 
-  /// {"findings": [...], "looked_at": [...], "missing": [...]}
+  /// {"findings": [...], "looked_at": [...], "missing": [...], "damaged": [...]}
   json::Value to_json() const;
   std::string to_text() const;
 };

@@ -36,8 +36,11 @@ json::Value to_json(const Finding& finding) {
 
 std::string gain_text(const Finding& finding) {
   if (!finding.gain) return "";
-  return format("+{:.3g} % tokens/s ({:.3g} to {:.3g})", finding.gain->expected, finding.gain->low,
-                finding.gain->high);
+  const auto text = [](double percent) {
+    return percent < 1000 ? format("{:.3g}", percent) : format("{:.0f}", percent);
+  };
+  return format("+{} % tokens/s ({} to {})", text(finding.gain->expected), text(finding.gain->low),
+                text(finding.gain->high));
 }
 
 std::string to_text(const Finding& finding) {

@@ -27,10 +27,38 @@ struct Sum {
   double mean() const { return count == 0 ? unknown : total / static_cast<double>(count); }
 };
 
+// Fill of all steps that the events tell of, and how far it may be from that of all steps.
+void take_fill(const std::vector<const StepFacts*>& steps, StepMeans& out) {
+  double slots = 0, real = 0;
+  std::vector<double> fills;
+  out.told_steps = 0;
+  for (const StepFacts* step : steps) {
+    if (!(step->interval_slots > 0 && step->interval_real_tokens >= 0)) continue;
+    out.told_steps += step->interval_steps;
+    slots += step->interval_slots;
+    real += step->interval_real_tokens;
+    fills.push_back(step->interval_real_tokens / step->interval_slots);
+  }
+  if (!(slots > 0)) return;
+  out.slots = slots / out.told_steps;
+  out.real_tokens = real / out.told_steps;
+  out.fill = real / slots;
+  // The first event may tell of steps before it.
+  out.run_steps =
+      std::max(steps.back()->step - steps.front()->step + steps.front()->interval_steps, out.told_steps);
+  const double n = static_cast<double>(fills.size());
+  if (out.told_steps > 0.95 * out.run_steps) return;
+  double squares = 0;
+  for (const double fill : fills) squares += (fill - out.fill) * (fill - out.fill);
+  // A handful of steps says little of its own spread.
+  out.fill_error = n < 4 ? 0.25 * out.fill : 2 * std::sqrt(squares / (n - 1) / n);
+}
+
 StepMeans step_means(const RunRecord& record) {
   StepMeans out;
+  std::vector<const StepFacts*> counted;
   std::vector<double> seconds, mfu, roofline, utilisation;
-  Sum slots, real, targets;
+  Sum real, targets;
   // Shares: of the time of those steps that say it.
   double waits[3] = {}, times[3] = {};
   for (const StepFacts& step : record.recent) {
@@ -41,7 +69,7 @@ StepMeans step_means(const RunRecord& record) {
     mfu.push_back(step.mfu);
     roofline.push_back(step.roofline_share);
     utilisation.push_back(step.gpu_utilisation);
-    slots.add(step.slots);
+    counted.push_back(&step);
     real.add(step.real_tokens);
     targets.add(step.targets);
     const double parts[3] = {step.data_wait_s, step.exposed_comm_s, step.host_bound_share * step.time_s};
@@ -55,10 +83,8 @@ StepMeans step_means(const RunRecord& record) {
   out.mfu = median_of_known(mfu);
   out.roofline = median_of_known(roofline);
   out.utilisation = median_of_known(utilisation);
-  out.slots = slots.mean();
-  out.real_tokens = real.mean();
-  out.targets = targets.mean();
-  if (out.slots > 0) out.fill = out.real_tokens / out.slots;
+  take_fill(counted, out);
+  out.targets = targets.mean() / real.mean() * out.real_tokens;  // its share of the steps that say it
   double* shares[3] = {&out.data_wait, &out.exposed_comm, &out.host_bound};
   for (size_t i = 0; i < 3; ++i) *shares[i] = times[i] > 0 ? waits[i] / times[i] : unknown;
   return out;
@@ -148,6 +174,7 @@ std::optional<ProfileFacts> profile_facts(const json::Value& profile) {
   const double rank = number_of(profile, "rank");
   out.rank = rank >= 0 && rank < 1e6 ? static_cast<int>(rank) : 0;
   out.step_ms = number_of(profile, "step_ms");
+  if (!(out.step_ms > 0)) return std::nullopt;
   out.busy_ms = number_of(profile, "busy_ms");
   out.host_bound_ms = number_of(profile, "host_bound_ms");
   out.data_wait_ms = number_of(profile, "data_wait_ms");
@@ -162,9 +189,9 @@ std::optional<ProfileFacts> profile_facts(const json::Value& profile) {
   }
   for (const json::Value& item : ops->as_array()) {
     const double ms = number_of(item, "device_ms");
-    if (!(ms >= 0)) continue;
     ProfiledOp op;
     op.op = text_of(item, "op", 60);
+    if (!(ms >= 0) || op.op.empty()) continue;
     op.shape = text_of(item, "shape", 80);
     op.phase = text_of(item, "phase", 30);
     op.kernel = text_of(item, "kernel", 60);
@@ -182,6 +209,7 @@ RunFacts facts_of(const RunFolder& folder) {
   const RunRecord& record = folder.record();
   const json::Value& run = folder.run();
   RunFacts out;
+  out.damaged = folder.notes();
   for (const Setting& setting : folder.settings()) out.settings[setting.key] = setting.value;
   if (const json::Value* kernels = run.find("kernels"); kernels != nullptr && kernels->is_object()) {
     for (const auto& [op, kernel] : kernels->as_object()) {
@@ -198,13 +226,15 @@ RunFacts facts_of(const RunFolder& folder) {
   if (!record.nonfinite.empty()) {
     const json::Value& first = record.nonfinite.front();
     out.nonfinite_step = number_of(first, "step");
-    for (const char* key : {"layer", "tensor", "op"}) {
-      const double layer = number_of(first, key);
-      const std::string text =
-          !(layer >= 0 && layer < 1e6) ? text_of(first, key, 100) : std::to_string(std::llround(layer));
-      if (!text.empty())
-        out.nonfinite_where += (out.nonfinite_where.empty() ? "" : ", ") + std::string(key) + " " + text;
-    }
+    out.nonfinite_where = text_of(first, "where", 200);
+    if (out.nonfinite_where.empty())
+      for (const char* key : {"layer", "tensor", "op"}) {
+        const double layer = number_of(first, key);
+        const std::string text =
+            !(layer >= 0 && layer < 1e6) ? text_of(first, key, 100) : std::to_string(std::llround(layer));
+        if (!text.empty())
+          out.nonfinite_where += (out.nonfinite_where.empty() ? "" : ", ") + std::string(key) + " " + text;
+      }
   }
   if (const json::Value* plan = run.find("plan"); plan != nullptr) {
     out.memory = number_of(*plan, "total_bytes");

@@ -23,10 +23,13 @@ inline constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
 /// Of the last logged steps, the first of the run left out where there are more. Times are of one step.
 struct StepMeans {
-  int64_t steps = 0;                                                         ///< that the figures are of
-  double seconds = unknown;                                                  ///< median
-  double slots = unknown, real_tokens = unknown, targets = unknown;          ///< means, all ranks
-  double fill = unknown;                                                     ///< real tokens / slots
+  int64_t steps = 0;                                                 ///< that the figures are of
+  double seconds = unknown;                                          ///< median
+  double slots = unknown, real_tokens = unknown, targets = unknown;  ///< means, all ranks
+  double fill = unknown;        ///< real tokens / slots, of all steps that events tell of
+  double run_steps = unknown;   ///< steps of the run from the first to the last of these
+  double told_steps = unknown;  ///< of those, how many have their slots in an event
+  double fill_error = 0;        ///< twice the standard error of fill, where it is of a sample of the steps
   double data_wait = unknown, exposed_comm = unknown, host_bound = unknown;  ///< shares of all step time
   double mfu = unknown, roofline = unknown, utilisation = unknown;           ///< medians, 0 to 1
 };
@@ -94,14 +97,16 @@ struct RunFacts {
   std::vector<Point> loss, grad_norm;
   int64_t nonfinite_steps = 0;
   double nonfinite_step = unknown;                      ///< the first
-  std::string nonfinite_where;                          ///< layer or tensor, where an event names one
+  std::string nonfinite_where;                          ///< where it began, as its event says; or empty
   double memory = unknown, memory_available = unknown;  ///< bytes of one device, as planned
   DataFacts data;
   std::vector<DeviceTelemetry> devices;
   std::optional<ProfileFacts> profile;      ///< rank 0's
   std::vector<ProfileFacts> rank_profiles;  ///< all ranks', where there are several
   std::optional<DeviceCard> card;
-  WhatIf what_if;  ///< may be empty
+  WhatIf what_if;                    ///< may be empty
+  std::string no_plan;               ///< why what_if gives none, where that is known
+  std::vector<std::string> damaged;  ///< files that cannot be read: which, what is wrong, what to do
 
   std::string setting(const std::string& key) const;
   double number(const std::string& key) const;  ///< of a setting, or NaN
@@ -111,7 +116,7 @@ struct RunFacts {
 
 /// Everything but what_if.
 RunFacts facts_of(const RunFolder& folder);
-/// Of a profile.json; nothing where it is none.
+/// Of a profile.json; nothing where it is none (no list of ops, no time of a step).
 std::optional<ProfileFacts> profile_facts(const json::Value& profile);
 
 }  // namespace deltatune

@@ -35,10 +35,17 @@ class Planner {
       plan = make(changes);
     } catch (const Error& error) {  // a model that has gone, a key of another version, a combination refused
       log::debug("no plan: {}", error.what());
+      if (changes.empty()) {
+        why_ = clean_text(
+            format("{}{}", error.what(), error.where().empty() ? "" : " (" + error.where() + ")"), 300);
+      }
     }
     done_.emplace(changes, plan);
     return plan;
   }
+
+  /// Why there is no plan of the run as it is.
+  const std::string& why() const { return why_; }
 
  private:
   PlanSummary make(const Changes& changes) {
@@ -72,6 +79,7 @@ class Planner {
   std::optional<DeviceCard> card_;
   std::unique_ptr<ModelSource> source_;
   std::map<Changes, std::optional<PlanSummary>> done_;
+  std::string why_;
 };
 
 // In metrics.jsonl and in the log.
@@ -97,6 +105,7 @@ Advice advice_on(const RunFolder& folder, Plans plans) {
   RunFacts facts = facts_of(folder);
   if (plans == Plans::computed) {
     const auto planner = std::make_shared<Planner>(folder, facts);
+    if (!(*planner)({})) facts.no_plan = planner->why();
     facts.what_if = [planner](const Changes& changes) { return (*planner)(changes); };
   }
   return advise(facts);

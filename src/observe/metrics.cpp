@@ -66,6 +66,12 @@ json::Value step_event(const StepLine& line) {
   event.set("real_tokens", line.real_tokens);
   event.set("target_tokens", line.target_tokens);
   event.set("fill", rounded(line.fill));
+  if (line.interval_steps > 1) {
+    event.set("interval_steps", line.interval_steps);
+    event.set("interval_tokens", line.interval_tokens);
+    event.set("interval_real_tokens", line.interval_real_tokens);
+    event.set("interval_time_s", rounded(line.interval_time_s));
+  }
   event.set("time_s", rounded(line.time_s));
   event.set("tokens_per_s", rounded(line.tokens_per_s));
   event.set("tokens_per_s_real", rounded(line.tokens_per_s));

@@ -1,7 +1,8 @@
 // metrics.jsonl: one JSON object per line, appended as the run goes.
 //
 // {"event": "step", "step": 120, ..., "ts": "2026-11-30T10:22:07.311Z"}; events are start, plan, step, eval,
-// save, warning, nan, end. An eval event has "step" and "eval_loss", warning and nan have "message".
+// save, warning, nan, end. An eval event has "step" and "eval_loss", warning and nan have "message"; a nan
+// event says where it began as far as that is known ("where", "layer", "group", ...: train/nonfinite.h).
 // Invariants: a line is written with one write call, so a killed run leaves at most one partial line, at the
 // end; after truncate_metrics() no step appears twice. Names follow Hugging Face's log_history where it has
 // one. Not done here: deciding when to log.
@@ -30,7 +31,12 @@ struct StepLine {
   int64_t tokens = 0;         ///< slots of all rows of the step, all ranks
   int64_t real_tokens = 0;    ///< of which tokens of documents
   int64_t target_tokens = 0;  ///< of which supervised
-  double fill = 0;            ///< real tokens / slots
+  // Sums over all steps since the last event, this one included. Written where they are more than one.
+  int64_t interval_steps = 0;
+  int64_t interval_tokens = 0;       ///< slots
+  int64_t interval_real_tokens = 0;  ///< of which tokens of documents
+  double interval_time_s = 0;
+  double fill = 0;  ///< real tokens / slots
   double time_s = 0;
   double tokens_per_s = 0;                  ///< real, all ranks
   double tokens_per_s_supervised = 0;       ///< all ranks

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <system_error>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/format.h"
 #include "base/yaml.h"
@@ -14,6 +15,14 @@ namespace {
 constexpr uintmax_t max_bytes = uintmax_t{16} << 20;
 constexpr size_t max_settings = 400;
 constexpr int max_ranks = 64;
+constexpr const char* resume_fix = "the run writes it again when it is resumed";
+constexpr const char* profile_fix = "write it again: deltatune profile with the configuration of the run";
+
+// In one line; where in the file is part of it.
+std::string problem_of(const Error& error) {
+  const std::string where = error.where();
+  return clean_text(std::string(error.what()) + (where.empty() ? "" : " (" + where + ")"), 300);
+}
 
 // "key: value   # file cfg.yaml:3": what stands behind the last " # " of the key's line.
 std::map<std::string, std::string> origins_of(std::string_view text) {
@@ -34,21 +43,32 @@ std::map<std::string, std::string> origins_of(std::string_view text) {
 
 RunFolder::RunFolder(fs::path folder) : folder_(std::move(folder)), tail_(folder_ / "metrics.jsonl") {}
 
-json::Value RunFolder::read_json(const char* name) {
+bool RunFolder::is_there(const char* name) {
+  std::error_code code;
+  const fs::file_status status = fs::status(folder_ / name, code);
+  if (status.type() == fs::file_type::not_found) return false;
+  if (status.type() == fs::file_type::regular) return true;
+  notes_.push_back(
+      format("{} cannot be read: {}; take it away", name, code ? code.message() : "it is no file"));
+  return false;
+}
+
+json::Value RunFolder::read_json(const char* name, const char* fix) {
   const fs::path path = folder_ / name;
+  if (!is_there(name)) return {};
   std::error_code code;
   const uintmax_t bytes = fs::file_size(path, code);
-  if (code) return {};  // there is none
+  if (code) return {};  // gone meanwhile
   if (bytes > max_bytes) {
-    notes_.push_back(format("{} is too large to be shown: {}", name, format_bytes(bytes)));
+    notes_.push_back(format("{} is too large to be read: {}; {}", name, format_bytes(bytes), fix));
     return {};
   }
   try {
     json::Value value = json::parse_file(path.string());
     if (value.is_object()) return value;
-    notes_.push_back(format("{} holds no JSON object", name));
+    notes_.push_back(format("{} holds no JSON object; {}", name, fix));
   } catch (const Error& error) {
-    notes_.push_back(format("{} cannot be read: {}", name, clean_text(error.what(), 200)));
+    notes_.push_back(format("{} cannot be read: {}; {}", name, problem_of(error), fix));
   }
   return {};
 }
@@ -56,6 +76,7 @@ json::Value RunFolder::read_json(const char* name) {
 void RunFolder::read_settings() {
   settings_.clear();
   const fs::path path = folder_ / "config.resolved.yaml";
+  if (!is_there("config.resolved.yaml")) return;
   std::error_code code;
   const uintmax_t bytes = fs::file_size(path, code);
   if (code) return;
@@ -75,32 +96,36 @@ void RunFolder::read_settings() {
                            origin == origins.end() ? "" : origin->second});
     }
   } catch (const Error& error) {
-    notes_.push_back(format("config.resolved.yaml cannot be read: {}", clean_text(error.what(), 200)));
+    notes_.push_back(format("config.resolved.yaml cannot be read: {}; {}", problem_of(error), resume_fix));
   }
 }
 
 void RunFolder::refresh(const std::function<void(int64_t, int64_t)>& progress) {
   notes_.clear();
-  run_ = read_json("run.json");
+  run_ = read_json("run.json", resume_fix);
   read_settings();
-  profile_ = read_json("profile.json");
-  before_ = read_json("profile-before.json");
+  profile_ = read_json("profile.json", profile_fix);
+  const json::Value* ops = profile_.find("ops");
+  if (!profile_.is_null() && (!ops || !ops->is_array() || !(number_of(profile_, "step_ms") > 0)))
+    notes_.push_back(format("profile.json is no profile: it has no list ops or no step_ms; {}", profile_fix));
+  before_ = read_json("profile-before.json", "take it away, or copy it again from the earlier run");
   others_.clear();
   for (int rank = 1; rank < max_ranks; ++rank) {
     const std::string name = format("profile-rank{:04d}.json", rank);
     std::error_code code;
     if (!fs::exists(folder_ / name, code)) break;
-    if (json::Value other = read_json(name.c_str()); !other.is_null()) others_.push_back(std::move(other));
+    if (json::Value other = read_json(name.c_str(), profile_fix); !other.is_null())
+      others_.push_back(std::move(other));
   }
   try {
     tail_.read([&](const json::Value& event) { record_.add(event); }, [&] { record_ = RunRecord(); },
                progress);
   } catch (const Error& error) {
-    notes_.push_back(clean_text(error.what(), 300));
+    notes_.push_back(format("metrics.jsonl cannot be read: {}; {}", problem_of(error), error.fix()));
   }
   if (tail_.skipped() > 0)
     notes_.push_back(
-        format("{} lines of metrics.jsonl are no events and are not shown", format_count(tail_.skipped())));
+        format("left out of metrics.jsonl, for being no events: {}", counted(tail_.skipped(), "line")));
 }
 
 std::string RunFolder::title() const {
@@ -127,6 +152,10 @@ std::string RunFolder::setting(std::string_view key) const {
 void check_run_folder(const fs::path& folder) {
   std::error_code code;
   if (fs::exists(folder / "metrics.jsonl", code) || fs::exists(folder / "run.json", code)) return;
+  if (fs::exists(folder, code) && !fs::is_directory(folder, code)) {
+    throw Error(ErrorKind::data, format("{} is no folder", folder.string()), folder.string(),
+                "give the output_dir of a run");
+  }
   throw Error(ErrorKind::data, format("there is no metrics.jsonl in {}", folder.string()), folder.string(),
               "give the output_dir of a run");
 }

@@ -2,7 +2,8 @@
 //
 // run.json, metrics.jsonl, config.resolved.yaml, profile.json with those of other ranks, and a
 // profile-before.json that somebody kept from an earlier profile. Each of them may be missing, half written
-// or damaged: that is a note, not an error. Not done here: judging what is in them.
+// or damaged: that is a note (which file, what is wrong, what to do), not an error. Not done here: judging
+// what is in them.
 #pragma once
 
 #include <map>
@@ -51,7 +52,8 @@ class RunFolder {
   const std::vector<std::string>& notes() const { return notes_; }  ///< what could not be read
 
  private:
-  json::Value read_json(const char* name);
+  bool is_there(const char* name);  ///< with a note where it is no regular file
+  json::Value read_json(const char* name, const char* fix);
   void read_settings();
 
   fs::path folder_;

@@ -92,6 +92,14 @@ void RunRecord::add_step(const json::Value& event, double step) {
   facts.fill = number_of(event, "fill");
   facts.real_tokens = or_else(number_of(event, "real_tokens"), facts.fill * facts.slots);
   facts.targets = number_of(event, "target_tokens");
+  facts.interval_steps = number_of(event, "interval_steps");
+  facts.interval_slots = number_of(event, "interval_tokens");
+  facts.interval_real_tokens = number_of(event, "interval_real_tokens");
+  if (!(facts.interval_steps >= 1 && facts.interval_slots >= facts.interval_real_tokens)) {
+    facts.interval_steps = 1;
+    facts.interval_slots = facts.slots;
+    facts.interval_real_tokens = facts.real_tokens;
+  }
   facts.data_wait_s = number_of(event, "data_wait_s");
   facts.exposed_comm_s = number_of(event, "exposed_comm_s");
   facts.host_bound_share = number_of(event, "host_bound_share");

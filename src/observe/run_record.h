@@ -26,6 +26,8 @@ struct StepFacts {
   double time_s = 0;
   double slots = 0, real_tokens = 0, targets = 0;  ///< of all ranks
   double fill = 0;                                 ///< real tokens / slots
+  /// Sums over all steps since the event before; 1 step and its own figures where the event has none.
+  double interval_steps = 0, interval_slots = 0, interval_real_tokens = 0;
   double data_wait_s = 0, exposed_comm_s = 0;
   double host_bound_share = 0;  ///< of time_s: the device went at the pace of the host's launches
   double mfu = 0, roofline_share = 0, gpu_utilisation = 0;  ///< 0 to 1

@@ -127,8 +127,16 @@ void RunLog::step(const StepReport& report, bool logged) {
     loss_sum_ += report.loss_sum;
     targets_ += report.targets;
   }
+  ++interval_steps_;
+  interval_tokens_ += report.slots;
+  interval_real_tokens_ += report.tokens;
+  interval_time_s_ += report.seconds;
   StepLine line;
   line.step = report.step;
+  line.interval_steps = interval_steps_;
+  line.interval_tokens = interval_tokens_;
+  line.interval_real_tokens = interval_real_tokens_;
+  line.interval_time_s = interval_time_s_;
   line.total_steps = total_steps_;
   line.epoch = report.epoch;
   // Nothing that counts since the last line: there is no loss to show.
@@ -159,6 +167,8 @@ void RunLog::step(const StepReport& report, bool logged) {
        {{"loss", line.loss}, {"grad_norm", line.grad_norm}, {"learning_rate", line.learning_rate}}});
   loss_sum_ = 0;
   targets_ = 0;
+  interval_steps_ = interval_tokens_ = interval_real_tokens_ = 0;
+  interval_time_s_ = 0;
   refresh_report();
 }
 
@@ -209,12 +219,21 @@ json::Value RunLog::window() const {
   json::Value out;
   out.set("loss_sum", loss_sum_);
   out.set("targets", targets_);
+  out.set("steps", interval_steps_);
+  out.set("tokens", interval_tokens_);
+  out.set("real_tokens", interval_real_tokens_);
+  out.set("time_s", interval_time_s_);
   return out;
 }
 
 void RunLog::restore_window(const json::Value& window) {
   loss_sum_ = window.at("loss_sum").as_number();
   targets_ = window.at("targets").as_integer();
+  if (window.find("steps") == nullptr) return;  // of an earlier version: the line counts from here on
+  interval_steps_ = window.at("steps").as_integer();
+  interval_tokens_ = window.at("tokens").as_integer();
+  interval_real_tokens_ = window.at("real_tokens").as_integer();
+  interval_time_s_ = window.at("time_s").as_number();
 }
 
 }  // namespace deltatune

@@ -87,8 +87,11 @@ class RunLog {
   std::unique_ptr<MetricsWriter> metrics_;
   RunLoggers loggers_;
   std::vector<LogEntry> history_;
+  // Since the last logged step.
   double loss_sum_ = 0;
   int64_t targets_ = 0;
+  int64_t interval_steps_ = 0, interval_tokens_ = 0, interval_real_tokens_ = 0;
+  double interval_time_s_ = 0;
   int64_t total_steps_ = 0;
   int64_t started_at_ = 0;
   double tokens_per_s_ = 0;  ///< of the last step, on one device

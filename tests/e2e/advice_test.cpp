@@ -50,6 +50,65 @@ TEST(Advice, PaddedRowsAreFoundAndPackedOnesKeepThePrediction) {
   EXPECT_LE(gain, findings[0].at("gain_high").as_number());
 }
 
+// With a line every five steps the fill is still that of all steps.
+TEST(Advice, PaddingIsThatOfAllStepsHoweverFewAreLogged) {
+  TempFolder folder("advice-logging");
+  write_small_model(folder / "model");
+  const auto finding = [&](const char* name, const char* every) {
+    const Keys keys =
+        with(small_keys(folder / "model", folder / name), {{"batching", "padded"}, {"logging_steps", every}});
+    EXPECT_EQ(run_verb("train", keys).code, 0);
+    const std::vector<json::Value> findings = events(folder / name, "finding");
+    for (const json::Value& f : findings) {
+      if (f.at("rule").as_string() == "padding") return f;
+    }
+    return json::Value();
+  };
+  const json::Value few = finding("few", "5"), all = finding("all", "1");
+  ASSERT_FALSE(few.is_null() || all.is_null());
+  EXPECT_EQ(few.at("confidence").as_string(), "high");
+  double slots = 0, told = 0;
+  for (const json::Value& event : events(folder / "all", "step")) slots += event.at("tokens").as_number();
+  for (const json::Value& event : events(folder / "few", "step"))
+    told += event.find("interval_tokens") ? event.at("interval_tokens").as_number()
+                                          : event.at("tokens").as_number();
+  EXPECT_EQ(told, slots);
+  const double fill = fill_of(folder / "all");
+  EXPECT_LE(few.at("gain_low").as_number(), 100 * (0.97 / fill - 1));
+  EXPECT_GE(few.at("gain_high").as_number(), 100 * (0.97 / fill - 1));
+}
+
+TEST(Advice, DamagedFilesAreNamedAndNotCalledAbsent) {
+  TempFolder folder("advice-damaged");
+  write_small_model(folder / "model");
+  const Keys keys = small_keys(folder / "model", folder / "out");
+  ASSERT_EQ(run_verb("train", keys).code, 0);
+  const auto asked = [&] { return run_deltatune("advise '" + (folder / "out").string() + "'").out; };
+  const auto says = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  };
+  const auto is_silent_of = [](const std::string& text, const char* part) {
+    EXPECT_EQ(text.find(part), std::string::npos) << part << "\n" << text;
+  };
+  says(asked(), "missing:   no profile: ");
+  write_text(folder / "out/profile.json", "{\"ops\": [");
+  std::string text = asked();
+  says(text, "damaged:   profile.json cannot be read: malformed JSON");
+  says(text, "line 1, column 10");
+  says(text, "write it again: deltatune profile");
+  is_silent_of(text, "no profile");
+  write_text(folder / "out/profile.json", R"({"ops": {"matmul": 1}})");
+  says(asked(), "damaged:   profile.json is no profile: it has no list ops or no step_ms; write it again");
+  fs::remove(folder / "out/profile.json");
+  write_text(folder / "out/config.resolved.yaml", "learning_rate: [1, 2\nseed: 3\n");
+  text = asked();
+  says(text, "damaged:   config.resolved.yaml cannot be read: ");
+  says(text, "when it is resumed");
+  is_silent_of(text, "no plan");
+  write_text(folder / "out/config.resolved.yaml", "learning_rat: 1\n");  // YAML, but no configuration
+  says(asked(), "no plan: unknown key");
+}
+
 TEST(Advice, RecomputeForNothingIsFoundByAProfile) {
   TempFolder folder("advice-recompute");
   write_small_model(folder / "model");
@@ -90,8 +149,13 @@ TEST(Advice, ARunThatDivergesSaysSoFirst) {
   ASSERT_FALSE(findings.empty());
   EXPECT_EQ(findings[0].at("rule").as_string(), "loss_trouble");
   EXPECT_EQ(findings[0].at("severity").as_string(), "problem");
-  EXPECT_NE(slurp(folder / "out" / "report.html").find("The loss or a gradient is not finite"),
-            std::string::npos);
+  EXPECT_NE(findings[0].at("evidence").as_string().find("where it began: layer 0, forward"),
+            std::string::npos)
+      << json::dump(findings[0]);
+  const std::string page = slurp(folder / "out" / "report.html");
+  EXPECT_NE(page.find("The loss or a gradient is not finite"), std::string::npos);
+  EXPECT_NE(page.find("it began in layer 0, forward"), std::string::npos);
+  EXPECT_NE(page.find("where it began: layer 0, forward"), std::string::npos);
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 // Model: a step takes as long as its slots, whatever is in them, so that tokens/s grow with the fill. Packed
 // rows of conversations that are short against the row fill 97 % (low 92, high 99). Rows that are packed
 // already fill more when they are longer: twice the slots halve what the last conversation of a row leaves
-// free. Speaks below 90 %.
+// free. The fill is of all steps where the events have their sums; where it is of some steps only, the range
+// has twice its standard error on both sides and the confidence is low. Speaks below 90 %.
 #include <algorithm>
 
 #include "advise/rules.h"
@@ -23,6 +24,12 @@ std::optional<Finding> rules::padding(const RunFacts& facts) {
   if (facts.data.length_p50 > 0 && slots > 0)
     out.evidence += format("; half of the conversations have up to {:.0f} tokens, a row has {:.0f} slots",
                            facts.data.length_p50, slots);
+  const double error = facts.steps.fill_error;
+  const bool sampled = facts.steps.told_steps <= 0.95 * facts.steps.run_steps;
+  if (sampled)
+    out.evidence +=
+        format("; measured on {:.0f} of {:.0f} steps only, so that the fill may be off by {:.0f} %",
+               facts.steps.told_steps, facts.steps.run_steps, 100 * error / fill);
   double reached = 0.97, low = 0.92, high = 0.99;
   if (batching == "padded" || batching == "sorted") {
     out.key = "batching";
@@ -38,8 +45,11 @@ std::optional<Finding> rules::padding(const RunFacts& facts) {
     high = 0.99;
     out.confidence = Confidence::low;
   }
-  const auto gain = [&](double then) { return 100 * std::max(0.0, then / fill - 1); };
-  out.gain = Gain{gain(reached), gain(std::min(low, reached)), gain(std::max(high, reached))};
+  if (sampled) out.confidence = Confidence::low;
+  const auto gain = [&](double then, double now) { return 100 * std::max(0.0, then / now - 1); };
+  // Now as full as it may be, and as empty.
+  out.gain = Gain{gain(reached, fill), gain(std::min(low, reached), std::min(1.0, fill + error)),
+                  gain(std::max(high, reached), std::max(fill / 2, fill - error))};
   return out;
 }
 

@@ -8,6 +8,7 @@
 
 #include "advise/baselines.h"
 #include "advise/rules.h"
+#include "base/counted.h"
 #include "base/format.h"
 
 namespace deltatune {
@@ -43,7 +44,7 @@ std::optional<Finding> rules::slow_kernel(const RunFacts& facts) {
   for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
   out.evidence = names.empty()
                      ? "every logged step says slow_kernels: 1 or more ops have only their plain kernel"
-                     : format("{} ops: {}", names.size(), list);
+                     : counted(static_cast<int64_t>(names.size()), "op") + ": " + list;
   if (time > 0) out.evidence += format("; {:.1f} of {:.1f} ms a step", time, facts.profile->step_ms);
   if (!reason.empty()) out.evidence += " " + reason;
   if (saved > 0) out.gain = gain_of_saving(facts.profile->step_ms, saved, low, high);
