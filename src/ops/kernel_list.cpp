@@ -153,12 +153,15 @@ const char* gdn_prologue(const KernelRequest& r) {
   if (r.gdn.conv_width != 4) return "needs a short convolution of 4";
   return r.gdn.columns() % 8 == 0 ? nullptr : "needs rows of the projection of a multiple of 16 bytes";
 }
-const char* attention_heads(const KernelRequest& r) {
-  if (r.device.sm != 90) return "is made for sm_90";
-  if (r.attention.head_dim != 256) return "needs attention heads of 256";
-  return r.attention.rotary_dim % 16 == 0 ? nullptr : "needs a rotary part of a multiple of 16";
-}
 }  // namespace bulk
+
+// What the kernel wants that spreads the rotary part of a head over all lanes of a warp.
+namespace spread {
+const char* attention_heads(const KernelRequest& r) {
+  if (r.attention.head_dim != 256) return "needs attention heads of 256";
+  return r.attention.rotary_dim == 64 ? nullptr : "needs a rotary part of 64";
+}
+}  // namespace spread
 
 // Scratch and requirements of cuDNN's attention.
 namespace cudnn {
@@ -212,7 +215,7 @@ constexpr KernelEntry list[] = {
     {"add.cpu", Op::add, host, only},
 
     // The cuda table. A fast kernel comes before the plain one of its op. Byte-bound ops have one kernel each,
-    // near the bandwidth of a copy (bench/NOTES.md), or one more for sm_90.
+    // near the bandwidth of a copy (bench/NOTES.md), or one more for the models' head sizes.
     {"embedding_forward.plain", Op::embedding_forward, gpu, only},
     {"embedding_backward.plain", Op::embedding_backward, gpu, only},
     {"rmsnorm_forward.plain", Op::rmsnorm_forward, gpu, only, plain::norm_width},
@@ -221,10 +224,10 @@ constexpr KernelEntry list[] = {
     {"add_rmsnorm_backward.plain", Op::add_rmsnorm_backward, gpu, only, plain::norm_width, plain::rmsnorm_backward},
     {"matmul.cublaslt", Op::matmul, gpu, fast, nullptr, library_cap},
     {"matmul.plain", Op::matmul, gpu, slow},
-    {"qk_norm_rope_forward.bulk", Op::qk_norm_rope_forward, gpu, fast, bulk::attention_heads, nullptr, bf16_only, 90},
+    {"qk_norm_rope_forward.spread", Op::qk_norm_rope_forward, gpu, fast, spread::attention_heads, nullptr, bf16_only},
     {"qk_norm_rope_forward.plain", Op::qk_norm_rope_forward, gpu, only, plain::attention_heads},
-    {"qk_norm_rope_backward.bulk", Op::qk_norm_rope_backward, gpu, fast, bulk::attention_heads,
-     plain::qk_norm_rope_backward, bf16_only, 90},
+    {"qk_norm_rope_backward.spread", Op::qk_norm_rope_backward, gpu, fast, spread::attention_heads,
+     plain::qk_norm_rope_backward, bf16_only},
     {"qk_norm_rope_backward.plain", Op::qk_norm_rope_backward, gpu, only, plain::attention_heads,
      plain::qk_norm_rope_backward},
     {"attention_forward.cudnn", Op::attention_forward, gpu, fast, cudnn::attention, cudnn::attention_forward,

@@ -350,7 +350,9 @@ TEST_P(CudaMixer, AttentionDocumentsDoNotLeak) {
 
 TEST_P(CudaMixer, QkNormRope) {
   const DType dtype = GetParam();
-  for (const AttentionShape& shape : attention_shapes) {
+  auto shapes = attention_shapes;
+  shapes.push_back({35, 3, 256, 64});  // more heads than lanes, odd numbers of them
+  for (const AttentionShape& shape : shapes) {
     for (const auto& lengths : document_lists) {
       SCOPED_TRACE(testing::Message() << shape.query_heads << "/" << shape.kv_heads << " heads of "
                                       << shape.head_dim << ", first document " << lengths[0]);

@@ -2,14 +2,16 @@
 //
 // y = x rstd (1 + w), rstd = (mean x^2 + eps)^-1/2. With u = x rstd and g = dy (1 + w): dx = rstd (g - u
 // mean(g u)) + dsum, dw += sum over tokens of dy u. A block holds a row in registers, so every array is read
-// once. Blocks of backward walk some rows and keep their sums for dw, which go to scratch and are added block
-// by block in order; the next two rows are on their way into shared memory meanwhile. Rows up to 10240
-// elements.
+// once. Blocks of backward take every so many-th row and keep their sums for dw, which go to scratch and are
+// added block by block in order; the next rows are on their way into shared memory meanwhile, and a row's sum
+// over the block is collected while its successor is read, so that no warp stands at a barrier. Rows up to
+// 10240 elements.
 #include <string>
 
 #include "cuda/cuda_ops.h"
 #include "cuda/kernels/sums.cuh"
 #include "cuda/pack.cuh"
+#include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/words.cuh"
 #include "ops/scratch.h"
@@ -53,6 +55,41 @@ struct RowPart {
   }
 };
 
+/// The same for reading, as words: a loop that carries a row keeps it in half the registers.
+template <class T, int N, int R>
+struct RowWords {
+  static constexpr int bytes = sizeof(T) * N, words = bytes < 4 ? 1 : bytes / 4;
+  struct alignas(bytes < 16 ? words * 4 : 16) Some {
+    uint32_t word[words];
+  };
+  Some pack[R];
+
+  __device__ void set(int r, const T* from) {
+    if constexpr (bytes >= 4) {
+      pack[r] = *reinterpret_cast<const Some*>(from);
+    } else {
+      pack[r].word[0] = *reinterpret_cast<const uint16_t*>(from);
+    }
+  }
+  __device__ void read(const T* row, int width) {
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      pack[r] = {};
+      if (element<N>(r) < width) set(r, row + element<N>(r));
+    }
+  }
+  __device__ void widen(float (&x)[N], int r) const {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) x[i] = __uint_as_float(pack[r].word[i]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i)
+        x[i] = __uint_as_float(i % 2 == 0 ? pack[r].word[i / 2] << 16 : pack[r].word[i / 2] & 0xffff0000u);
+    }
+  }
+};
+
 /// One row per block. sum may be the memory of x or delta (no restrict). delta null: sum is not written and x
 /// is normalised.
 template <class T, int N, int R>
@@ -86,12 +123,12 @@ __global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_forward(
   in.write(y + row, width);
 }
 
-/// Rows of two or three arrays on their way into shared memory, `depth` of them; each thread copies and reads
-/// only its own packs, so no barrier is needed.
-template <class T, int N, int R>
+/// Rows of `arrays` arrays (two or three) on their way into shared memory, `depth` of them; each thread
+/// copies and reads only its own packs, so no barrier is needed.
+template <class T, int N, int R, int Arrays>
 struct Ring {
-  static constexpr int depth = 3;
-  static constexpr int arrays = 3;
+  static constexpr int arrays = Arrays;
+  static constexpr int depth = arrays == 2 ? 4 : 3;
   /// What cp.async moves and shared memory holds; other rows are read when they are asked for.
   static constexpr bool copies = sizeof(Pack<T, N>) == 16 && sizeof(RowPart<T, N, R>) <= 64;
 
@@ -99,7 +136,7 @@ struct Ring {
   int width;
 
   __device__ T* place(int slot, int array, int r) const {
-    return shared + (((slot * arrays + array) * R + r) * blockDim.x + threadIdx.x) * N;
+    return shared + (((slot * arrays + array) * R + r) * Tile::threads + static_cast<int>(threadIdx.x)) * N;
   }
   __device__ void start(const T* row, int slot, int array) const {
     if constexpr (copies) {
@@ -111,11 +148,11 @@ struct Ring {
       }
     }
   }
-  __device__ RowPart<T, N, R> get(const T* row, int slot, int array) const {
-    RowPart<T, N, R> out;
+  __device__ RowWords<T, N, R> get(const T* row, int slot, int array) const {
+    RowWords<T, N, R> out;
     if constexpr (copies) {
 #pragma unroll
-      for (int r = 0; r < R; ++r) out.pack[r] = load_pack<N>(static_cast<const T*>(place(slot, array, r)));
+      for (int r = 0; r < R; ++r) out.set(r, place(slot, array, r));
     } else {
       out.read(row, width);
     }
@@ -134,7 +171,7 @@ struct Weights {
   Pack<float, wide>* shared;
 
   __device__ Pack<float, wide>& place(int r, int i) const {
-    return shared[(r * (N / wide) + i) * blockDim.x + threadIdx.x];
+    return shared[(r * (N / wide) + i) * Tile::threads + static_cast<int>(threadIdx.x)];
   }
   template <class T>
   __device__ void fill(const T* w, int width) const {
@@ -156,29 +193,51 @@ struct Weights {
   }
 };
 
-/// Sums over the block with one barrier each.
-class TurnSum {
-  static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4;
-  float4 (*of_warp_)[places / 4];
-  bool odd_ = false;
+/// Sums over the block, one for each row in turn. A warp gives its part of a row's sum before it asks for
+/// that of the row before, so none is more than a row ahead and four places do.
+class RowSums {
+  static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4, turns = 4;
+  struct Shared {
+    float4 of_warp[turns][places / 4];
+    uint64_t given[turns];
+  };
+  Shared& shared_;
+  int turn_ = 0, parity_ = 0;  // of the sum that is asked for next
+
+  static __device__ Shared& memory() {
+    __shared__ Shared shared;
+    return shared;
+  }
 
  public:
-  __device__ TurnSum() {
-    __shared__ float4 of_warp[2][places / 4];
-    of_warp_ = of_warp;
-    if (threadIdx.x < places / 4) of_warp[0][threadIdx.x] = of_warp[1][threadIdx.x] = {};
+  __device__ RowSums() : shared_(memory()) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < turns * places; i += static_cast<int>(blockDim.x))
+      reinterpret_cast<float*>(shared_.of_warp)[i] = 0;
+    if (thread < turns)
+      ptx::mbarrier_init(ptx::shared_address(shared_.given + thread),
+                         static_cast<int>(blockDim.x) / warp_size);
     __syncthreads();
   }
-  /// The sum of x over the block, in an order that depends on the block's size alone.
-  __device__ float operator()(float x) {
+  /// Gives x to the sum that is `ahead` rows behind the one asked for next.
+  __device__ void give(float x, int ahead) {
     x = lanes_sum(x);
-    float4* const sums = of_warp_[odd_];
-    odd_ = !odd_;  // who writes for the next sum may overtake who reads for this one
-    if (threadIdx.x % warp_size == 0) reinterpret_cast<float*>(sums)[threadIdx.x / warp_size] = x;
-    __syncthreads();
+    if (threadIdx.x % warp_size != 0) return;
+    const int turn = (turn_ + ahead) % turns;
+    reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
+    ptx::mbarrier_arrive(ptx::shared_address(shared_.given + turn));
+  }
+  /// The next sum, in an order that depends on the block's size alone.
+  __device__ float take() {
+    ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
     float total = 0;
 #pragma unroll
-    for (int i = 0; i < places / 4; ++i) total += (sums[i].x + sums[i].y) + (sums[i].z + sums[i].w);
+    for (int i = 0; i < places / 4; ++i) {
+      const float4 four = shared_.of_warp[turn_][i];
+      total += (four.x + four.y) + (four.z + four.w);
+    }
+    turn_ = (turn_ + 1) % turns;
+    parity_ ^= turn_ == 0;
     return total;
   }
 };
@@ -191,22 +250,29 @@ struct Backward {
   float* partial;  ///< [blocks, width]: sums for dw; null: not wanted
   const T *dy, *dsum, *x, *w;
   const float* rstd;
-  int64_t tokens, per_block;
+  int64_t tokens;
   int width;
 };
 
-/// Rows [blockIdx.x per_block, ...). Shared memory: 1 + w, then the ring.
+/// What a thread holds of a row of dy and x.
+template <class T, int N, int R>
+struct RowPair {
+  RowWords<T, N, R> x;
+  float g[R][N];
+  float rstd;
+};
+
+/// Rows blockIdx.x, + gridDim.x, ... Shared memory: 1 + w, then the ring.
 template <class T, int N, int R, bool with_dsum>
 __global__ __launch_bounds__(Tile::threads,
                              min_blocks<N, R>) void norm_backward(const __grid_constant__ Backward<T> call) {
-  using Rows = Ring<T, N, R>;
+  using Rows = Ring<T, N, R, with_dsum ? 3 : 2>;
   const int width = call.width;
-  const int64_t begin = blockIdx.x * call.per_block;
-  const int64_t end = begin + call.per_block < call.tokens ? begin + call.per_block : call.tokens;
+  const int64_t begin = blockIdx.x, end = call.tokens, step = gridDim.x;
   float* const memory = dynamic_shared<float>();
   const Weights<N, R> weights{reinterpret_cast<Pack<float, Weights<N, R>::wide>*>(memory)};
-  const Rows ring{reinterpret_cast<T*>(memory + R * N * blockDim.x), width};
-  TurnSum turn_sum;
+  const Rows ring{reinterpret_cast<T*>(memory + R * N * Tile::threads), width};
+  RowSums sums;
   const auto start = [&](int64_t t, int slot) {
     if (t < end) {
       ring.start(call.dy + t * width, slot, 0);
@@ -215,54 +281,74 @@ __global__ __launch_bounds__(Tile::threads,
     }
     ptx::cp_async_commit();
   };
-  for (int i = 0; i < Rows::depth - 1; ++i) start(begin + i, i);
+  for (int i = 0; i < Rows::depth - 1; ++i) start(begin + i * step, i);
   weights.fill(call.w, width);
+  const float inverse_width = 1.0f / static_cast<float>(width);
   float dw[R][N] = {};
-  float next_scale = begin < end ? call.rstd[begin] : 0.0f;
-  int slot = 0, ahead = Rows::depth - 1;
-  for (int64_t t = begin; t < end; ++t, slot = Rows::after(slot), ahead = Rows::after(ahead)) {
+  float next_rstd = call.rstd[begin];
+  int slot = 0;  // of the row that is read next
+  // Reads row t, whose sum is `ahead` rows behind the one asked for next.
+  const auto read = [&](int64_t t, int ahead) {
     ptx::cp_async_wait<Rows::depth - 2>();
-    const auto dy = ring.get(call.dy + t * width, slot, 0), x = ring.get(call.x + t * width, slot, 1);
-    start(t + Rows::depth - 1, ahead);
-    const float scale = next_scale;
-    if (t + 1 < end) next_scale = call.rstd[t + 1];
-    float inner = 0, g[R][N];  // g = dy (1 + w), inner: sum of g x
+    const RowWords<T, N, R> dy = ring.get(call.dy + t * width, slot, 0);
+    RowPair<T, N, R> row;
+    row.x = ring.get(call.x + t * width, slot, 1);
+    row.rstd = next_rstd;
+    if (t + step < end) next_rstd = call.rstd[t + step];
+    float inner = 0;  // sum of g x
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       float d[N], in[N];
-      widen(d, dy.pack[r]);
-      widen(in, x.pack[r]);
-      weights.read(g[r], r);
+      dy.widen(d, r);
+      row.x.widen(in, r);
+      weights.read(row.g[r], r);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        dw[r][i] += d[i] * scale * in[i];
-        g[r][i] *= d[i];
-        inner += g[r][i] * in[i];
+        dw[r][i] += d[i] * row.rstd * in[i];
+        row.g[r][i] *= d[i];
+        inner += row.g[r][i] * in[i];
       }
     }
-    if (!call.dx) continue;
-    // dx = rstd g - x rstd^2 mean(g u) + dsum
-    const float along = scale * scale * (turn_sum(inner) * scale / static_cast<float>(width));
-    RowPart<T, N, R> out, residual;
+    if (call.dx) sums.give(inner, ahead);
+    return row;
+  };
+  RowPair<T, N, R> row = read(begin, 0);
+  for (int64_t t = begin; t < end; t += step) {
+    RowWords<T, N, R> residual;
     if (with_dsum) residual = ring.get(call.dsum + t * width, slot, 2);
+    start(t + (Rows::depth - 1) * step, slot == 0 ? Rows::depth - 1 : slot - 1);
+    slot = Rows::after(slot);
+    RowPair<T, N, R> next;
+    if (t + step < end) next = read(t + step, 1);
+    if (call.dx) {
+      // dx = rstd g - x rstd^2 mean(g u) + dsum, g = dy (1 + w)
+      const float along = row.rstd * row.rstd * (sums.take() * row.rstd * inverse_width);
+      RowPart<T, N, R> out;
 #pragma unroll
-    for (int r = 0; r < R; ++r) {
-      float in[N], rest[N] = {};
-      widen(in, x.pack[r]);
-      if (with_dsum) widen(rest, residual.pack[r]);
+      for (int r = 0; r < R; ++r) {
+        float d[N], in[N], rest[N] = {};
+        row.x.widen(in, r);
+        if (with_dsum) residual.widen(rest, r);
 #pragma unroll
-      for (int i = 0; i < N; ++i) g[r][i] = scale * g[r][i] + (rest[i] - along * in[i]);
-      out.pack[r] = narrow<T>(g[r]);
+        for (int i = 0; i < N; ++i) d[i] = row.rstd * row.g[r][i] + (rest[i] - along * in[i]);
+        out.pack[r] = narrow<T>(d);
+      }
+      out.write(call.dx + t * width, width);
     }
-    out.write(call.dx + t * width, width);
+    row = next;
   }
   if (!call.partial) return;
-  float* const sums = call.partial + static_cast<int64_t>(blockIdx.x) * width;
+  float* const out = call.partial + static_cast<int64_t>(blockIdx.x) * width;
+  constexpr int wide = Weights<N, R>::wide;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
+    if (element<N>(r) >= width) continue;
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (element<N>(r) < width) sums[element<N>(r) + i] = dw[r][i];
+    for (int i = 0; i < N; i += wide) {
+      Pack<float, wide> some;
+#pragma unroll
+      for (int j = 0; j < wide; ++j) some.v[j] = dw[r][i + j];
+      store_pack(out + element<N>(r) + i, some);
     }
   }
 }
@@ -312,21 +398,20 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
   if (x_TD.count() == 0) return;
   by_storage(x_TD.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const int64_t blocks = scratch::cuda_norm_blocks(tokens), per_block = (tokens + blocks - 1) / blocks;
+    const int64_t blocks = scratch::cuda_norm_blocks(tokens);
     float* const partial = dw_D.empty() ? nullptr
                                         : reinterpret_cast<float*>(stream.scratch(scratch::rmsnorm_backward(
                                               Target::cuda, x_TD.dtype, tokens, width)));
     const bool aligned = aligned16(dx_TD.data, dy_TD.data, dsum_TD.data, x_TD.data, w_D.data);
     const Backward<T> call{pointer<T>(dx_TD),      partial,          pointer<T>(dy_TD),
                            pointer<T>(dsum_TD),    pointer<T>(x_TD), pointer<T>(w_D),
-                           pointer<float>(rstd_T), tokens,           per_block,
-                           static_cast<int>(width)};
+                           pointer<float>(rstd_T), tokens,           static_cast<int>(width)};
     by_width<T>(width, aligned, [&](auto n, auto r, dim3 threads) {
-      using Rows = Ring<T, n(), r()>;
-      const size_t packs = static_cast<size_t>(r() * n()) * threads.x;
-      const size_t shared =
-          packs * (sizeof(float) + (Rows::copies ? Rows::depth * Rows::arrays : 0) * sizeof(T));
+      const size_t packs = static_cast<size_t>(r() * n()) * Tile::threads;
       const auto with = [&](auto dsum) {
+        using Rows = Ring<T, n(), r(), dsum() ? 3 : 2>;
+        const size_t shared =
+            packs * (sizeof(float) + (Rows::copies ? Rows::depth * Rows::arrays : 0) * sizeof(T));
         launch_shared(stream, {op, x_TD}, norm_backward<T, n(), r(), dsum()>, static_cast<unsigned>(blocks),
                       threads, shared, call);
       };

@@ -9,8 +9,9 @@
 namespace deltatune::cuda {
 
 struct PartialSums {
-  static constexpr int columns = 32;
-  static constexpr int rows = 32;
+  static constexpr int columns = warp_size;
+  static constexpr int rows = warp_size;
+  static constexpr int together = 16;  ///< partial sums that a thread asks for at once
   static constexpr int jobs = 3;
 };
 
@@ -24,25 +25,32 @@ struct PartialSumList {
   PartialSum job[PartialSums::jobs];
 };
 
-/// Job blockIdx.y. Row y of the block sums b = y, y + 32, ...; then the rows in order.
+/// Job blockIdx.y. Row y of the block sums b = y, y + 32, ...; then a warp for each column sums the rows.
 static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows)
     add_partials_kernel(const __grid_constant__ PartialSumList list) {
-  __shared__ float sums[PartialSums::rows][PartialSums::columns];
+  __shared__ float sums[PartialSums::rows][PartialSums::columns + 1];
   const PartialSum job = list.job[blockIdx.y];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const int64_t j = static_cast<int64_t>(blockIdx.x) * PartialSums::columns + x;
-  if (static_cast<int64_t>(blockIdx.x) * PartialSums::columns >= job.n) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * PartialSums::columns, j = begin + x,
+                own = begin + y;
+  if (begin >= job.n) return;
+  const bool writes = x == 0 && own < job.n;
+  const float before = writes ? job.out[own] : 0.0f;
   float sum = 0;
-  if (j < job.n) {
-#pragma unroll 4
-    for (int64_t b = y; b < job.blocks; b += PartialSums::rows) sum += job.partial[b * job.stride + j];
+  for (int64_t b = y; b < job.blocks; b += PartialSums::rows * PartialSums::together) {
+    float part[PartialSums::together];
+#pragma unroll
+    for (int i = 0; i < PartialSums::together; ++i) {
+      const int64_t row = b + i * PartialSums::rows;
+      part[i] = j < job.n && row < job.blocks ? job.partial[row * job.stride + j] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < PartialSums::together; ++i) sum += part[i];
   }
   sums[y][x] = sum;
   __syncthreads();
-  if (y != 0 || j >= job.n) return;
-  float total = 0;
-  for (int i = 0; i < PartialSums::rows; ++i) total += sums[i][x];
-  job.out[j] += total;
+  const float total = lanes_sum(sums[x][y]);
+  if (writes) job.out[own] = before + total;
 }
 
 /// Adds up to three arrays of partial sums to their outputs, in one launch.

@@ -1,35 +1,18 @@
-// Bulk copies of sm_90 (the tensor memory accelerator) and the mbarriers that tell of their end. Elsewhere
-// the functions compile to nothing.
+// Bulk copies of sm_90 (the tensor memory accelerator), which tell mbarriers of their end. Elsewhere the
+// functions compile to nothing.
 #pragma once
 
 #include <cstdint>
 
+#include "cuda/ptx/mbarrier.cuh"
+
 namespace deltatune::cuda::ptx {
 
-/// Makes the 8 bytes at `barrier` a barrier of `arrivals` arrivals per phase; the block needs a barrier after
-/// it.
-__device__ inline void mbarrier_init(uint32_t barrier, int arrivals) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
 /// Arrives, and adds `bytes` that copies of this phase will bring.
 __device__ inline void mbarrier_expect(uint32_t barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
-#endif
-}
-/// Waits for the end of the phase of this parity: 0 the first, 1 the second, 0 the third, ...
-__device__ inline void mbarrier_wait(uint32_t barrier, int parity) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
 #endif
 }
 
