@@ -10,10 +10,12 @@ namespace {
 using cuda_case::cuda_device;
 
 // The heads of the 27B model over few channels: kernels over heads do all their work, products next to none.
-BenchStepOptions heads_of_27b() {
+// Rows of `channels` for the norms.
+BenchStepOptions heads_of_27b(int64_t channels) {
   BenchStepOptions options;
   options.model = bench_model_config("qwen3.8-27b");
-  options.model.hidden_size = options.model.intermediate_size = 256;
+  options.model.hidden_size = channels;
+  options.model.intermediate_size = 256;
   options.model.vocab_size = 512;
   options.model_name = "heads of 27B";
   options.depths = {4};
@@ -27,19 +29,29 @@ BenchStepOptions heads_of_27b() {
   return options;
 }
 
-class RepeatBits : public cuda_case::CudaFixture<testing::TestWithParam<std::pair<const char*, int>>> {};
+struct Repeated {
+  const char* ops;
+  int rounds;
+  int64_t channels = 256;
+};
+void PrintTo(const Repeated& x, std::ostream* out) {
+  *out << x.ops;
+}
+
+class RepeatBits : public cuda_case::CudaFixture<testing::TestWithParam<Repeated>> {};
 TEST_P(RepeatBits, OfAnOp) {
   std::string why;
-  const auto [glob, rounds] = GetParam();
-  const BitsReport report = check_bits(*cuda_device(why), heads_of_27b(), rounds, glob);
+  const auto [glob, rounds, channels] = GetParam();
+  const BitsReport report = check_bits(*cuda_device(why), heads_of_27b(channels), rounds, glob);
   EXPECT_EQ(report.rounds, rounds);
   EXPECT_EQ(report.different, 0);
   for (const std::string& line : report.lines) ADD_FAILURE() << line;
 }
 INSTANTIATE_TEST_SUITE_P(Cuda, RepeatBits,
-                         testing::Values(std::pair("qk_norm_rope_*", 4000), std::pair("gdn_prologue_*", 1500),
-                                         std::pair("gated_rmsnorm_*", 1000), std::pair("gated_delta_*", 500),
-                                         std::pair("attention_*", 150)));
+                         testing::Values(Repeated{"qk_norm_rope_*", 4000}, Repeated{"gdn_prologue_*", 1500},
+                                         Repeated{"gated_rmsnorm_*", 1000}, Repeated{"gated_delta_*", 500},
+                                         Repeated{"attention_*", 150},
+                                         Repeated{"*rmsnorm_backward", 2000, 5120}));
 
 }  // namespace
 }  // namespace deltatune

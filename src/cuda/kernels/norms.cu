@@ -129,8 +129,9 @@ template <class T, int N, int R, int Arrays>
 struct Ring {
   static constexpr int arrays = Arrays;
   static constexpr int depth = arrays == 2 ? 4 : 3;
-  /// What cp.async moves and shared memory holds; other rows are read when they are asked for.
-  static constexpr bool copies = sizeof(Pack<T, N>) == 16 && sizeof(RowPart<T, N, R>) <= 64;
+  /// What cp.async moves and shared memory holds: bf16 up to 5120 elements; other rows are read when they are
+  /// asked for.
+  static constexpr bool copies = sizeof(Pack<T, N>) == 16 && sizeof(RowPart<T, N, R>) <= 32;
 
   T* shared;
   int width;
