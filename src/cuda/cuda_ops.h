@@ -25,12 +25,12 @@ void qk_norm_rope_backward(Stream&, Tensor dproj_TN, Tensor dq_norm_K, Tensor dk
                            AttentionShape);
 /// For bf16, heads of 256, a rotary part of a multiple of 16; sm_90.
 void qk_norm_rope_forward_spread(Stream&, Tensor q_THK, Tensor k_TGK, Tensor q_rstd_TH, Tensor k_rstd_TG,
-                               CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor positions_T,
-                               CTensor inv_freq, AttentionShape, float eps);
-void qk_norm_rope_backward_spread(Stream&, Tensor dproj_TN, Tensor dq_norm_K, Tensor dk_norm_K, CTensor dq_THK,
-                                CTensor dk_TGK, CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K,
-                                CTensor q_rstd_TH, CTensor k_rstd_TG, CTensor positions_T, CTensor inv_freq,
-                                AttentionShape);
+                                 CTensor proj_TN, CTensor q_norm_K, CTensor k_norm_K, CTensor positions_T,
+                                 CTensor inv_freq, AttentionShape, float eps);
+void qk_norm_rope_backward_spread(Stream&, Tensor dproj_TN, Tensor dq_norm_K, Tensor dk_norm_K,
+                                  CTensor dq_THK, CTensor dk_TGK, CTensor proj_TN, CTensor q_norm_K,
+                                  CTensor k_norm_K, CTensor q_rstd_TH, CTensor k_rstd_TG, CTensor positions_T,
+                                  CTensor inv_freq, AttentionShape);
 void attention_forward(Stream&, Tensor o_THK, Tensor lse_HT, CTensor q_THK, CTensor k_TGK, CTensor proj_TN,
                        const Segments&, AttentionShape);
 void attention_backward(Stream&, Tensor dq_THK, Tensor dk_TGK, Tensor dproj_TN, CTensor do_THK, CTensor o_THK,
