@@ -71,14 +71,15 @@ def cell(value, form="{:,.0f}"):
 
 def table(result):
     """Markdown: a line for each run, what was measured beside what plan says of it."""
-    lines = ["| GPUs | recompute | | step, ms | slots/s/GPU | real tokens/s/GPU | exposed | GiB, allocated / plan | kernels "
-             "a step | products alone, ms | step / products | forward and backward / products |",
+    lines = ["| GPUs | recompute | | step, ms | slots/s/GPU | real tokens/s/GPU | exposed | GiB, allocated / plan "
+             "| kernels a step | products alone, ms | step / products | forward and backward / products |",
              "|---|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in result["runs"]:
         plan, speed, traced = r.get("plan", {}), r.get("tokens_per_s_per_gpu") or {}, r.get("traced_step", {})
         predicted = r["state"] == "prediction"
         exposed = plan.get("exposed_share") if predicted else r.get("exposed_share")
-        memory = [cell(b / 2**30 if b else None, "{:.2f}") or "-" for b in (r.get("memory_bytes"), plan.get("memory_bytes"))]
+        memory = [cell(size / 2**30 if size else None, "{:.2f}") or "-"
+                  for size in (r.get("memory_bytes"), plan.get("memory_bytes"))]
         slots = plan.get("tokens_per_s_per_gpu") if predicted else speed.get("slots")
         cells = [r["gpus"], r["policy"], "predicted" if predicted else r["state"], cell(r.get("step_ms"), "{:,.1f}"),
                  cell(slots), cell(speed.get("real")), cell(None if exposed is None else 100 * exposed, "{:.2f} %"),

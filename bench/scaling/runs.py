@@ -158,7 +158,7 @@ class Run:
         return {rank: process for process in descendants(self.process.pid)
                 if (rank := rank_of(process)) is not None}
 
-    def until(self, condition, limit_s, what):
+    def until(self, condition, limit_s, what, every_s=0.1):
         """Waits for condition(). Throws Failed where the run ends before it, or the time is over."""
         end = time.monotonic() + limit_s
         while not condition():
@@ -168,7 +168,7 @@ class Run:
                 raise Failed(f"ended with {self.process.returncode} before {what}: {self.log()[-1500:]}")
             if time.monotonic() > end:
                 raise Failed(f"{what} took more than {limit_s:.0f} s: {self.log()[-1500:]}")
-            time.sleep(0.1)
+            time.sleep(every_s)
 
     def end(self):
         """Ends it with all its ranks, and waits until they are gone: their memory is free then."""

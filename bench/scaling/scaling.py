@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Trains one model on 1, 2, 4, ... GPUs of a host, the same rows on each, and writes what that costs as JSON and SVG.
 
-    bench/scaling/scaling.py DELTATUNE [--gpus 1 2 4 8] [--policy auto block] [--steps 20 12] [--json OUT.json --svg OUT.svg]
+    bench/scaling/scaling.py DELTATUNE [--gpus 1 2 4 8] [--policy auto block] [--steps 20 12] [--json OUT] [--svg OUT]
 
-For each number of GPUs that the machine has and each policy of recomputation: tokens/s/GPU, exposed communication, memory
-allocated, planned and as the driver has it, launches, losses, and the step beside its matrix products alone, which are
-timed in the same call. The others are predicted by `deltatune plan`, and marked as that. README.md beside this file has
-what each figure is. A run that fails, and a call that is interrupted, leave what was measured until then.
+For each number of GPUs that the machine has and each policy of recomputation: tokens/s/GPU, exposed communication,
+memory allocated, planned and as the driver has it, launches, losses, and the step beside its matrix products alone,
+which are timed in the same call. The others are predicted by `deltatune plan`, and marked as that. README.md beside
+this file has what each figure is. A run that fails, and a call that is interrupted, leave what was measured until then.
 """
 
 import argparse
@@ -45,8 +45,10 @@ def arguments():
     parser.add_argument("--limit", type=float, default=900, help="seconds that a run may take")
     parser.add_argument("--no-products", action="store_true", help="do not time the matrix products alone")
     parser.add_argument("--no-profile", action="store_true", help="no traced step behind the measured ones")
-    parser.add_argument("--fault", action="store_true", help="kill one rank of the largest run that exists, in place of all "
-                        "else, and resume on half of them")
+    parser.add_argument("--trace", action="store_true",
+                        help="the traced step for Perfetto, too: in --work, of the last run")
+    parser.add_argument("--fault", action="store_true",
+                        help="in place of all else kill a rank of the largest run there can be, resume on half of them")
     parser.add_argument("--fault-model", default=os.path.join(MODELS, "qwen3.5-0.8b"))
     parser.add_argument("--fault-timeout", type=int, default=30, help="ddp_timeout of the run that is killed, seconds")
     parser.add_argument("--seed", type=int, default=1, help="which rank is killed, and in which step")
@@ -185,7 +187,7 @@ class Measurement:
 
     def put(self, record):
         same = lambda other: (other["gpus"], other["policy"]) == (record["gpus"], record["policy"])
-        # A prediction or failure does not replace what was measured in an earlier call.
+        # Nothing else replaces what was measured in an earlier call.
         if record["state"] != "measured" and any(same(o) and o["state"] == "measured" for o in self.out["runs"]):
             return
         self.out["runs"] = [o for o in self.out["runs"] if not same(o)] + [record]
@@ -221,6 +223,9 @@ class Measurement:
             for gpus in sorted(args.gpus):
                 keys = keys_of(args, model, rows, gpus, policy)
                 record = {"gpus": gpus, "policy": policy, "plan": plan(args, keys)}
+                if args.device == "cuda" and record["plan"].get("fits") is False:
+                    self.put({**record, "state": "does not fit", "why": "by its plan"})
+                    continue
                 if gpus > have:
                     self.put({**record, "state": "prediction", "why": f"not run: {have} GPUs are here"})
                     continue
@@ -235,8 +240,10 @@ class Measurement:
         shutil.rmtree(folder, ignore_errors=True)
         keys = {**planned, "device": args.device, "max_steps": steps + 8, "num_train_epochs": "1000", "save_steps": "0"}
         if not args.no_profile:
-            keys.update({"profile": "ops", "profile_wait": steps, "profile_warmup": "1", "profile_active": "1"})
-        profile = os.path.join(folder, "profile.json")
+            keys.update({"profile": "trace" if args.trace else "ops", "profile_wait": steps, "profile_warmup": "1",
+                         "profile_active": "1"})
+        merged = "merged" if gpus > 1 else "rank0000"  # the file that is written last
+        traced = os.path.join(folder, f"trace/{merged}.json.gz" if args.trace else "profile.json")
         record["state"] = "failed"
         with runs.Run(args.program, keys, folder, os.path.join(args.work, "run.log")) as run:
             try:
@@ -246,7 +253,7 @@ class Measurement:
                 record["state"] = "measured"
                 if not args.no_profile:
                     patience = 60 + 4 * run.events()[-1]["time_s"]
-                    run.until(lambda: os.path.exists(profile), patience, "the traced step")
+                    run.until(lambda: os.path.exists(traced), patience, "the traced step")
             except runs.Failed as failure:
                 record["why"] = str(failure)
             except KeyboardInterrupt:
@@ -317,7 +324,7 @@ class Measurement:
         model, _ = runs.write_model(args.fault_model, os.path.join(args.work, "fault-model"), args.layers)
         _, text = runs.text_config(model)
         rows = os.path.join(args.work, "fault-rows.jsonl")
-        runs.write_rows(rows, ranks * 24, args.tokens, text["vocab_size"])
+        runs.write_rows(rows, ranks * 40, args.tokens, text["vocab_size"])
         keys = {**runs.KEYS, "model_name_or_path": model, "dataset": rows, "max_tokens": args.tokens,
                 "max_length": args.tokens, "recompute": "block", "device": args.device, "num_train_epochs": "1000"}
         report, why = runs.json_of([args.program, "plan", *runs.words_of({**keys, "device": args.card}), "--json"])
