@@ -10,14 +10,17 @@ dropped from the page cache as well.
 
 FOLDER is on the disk that is measured. Among the arguments: a model, a dataset; the script sets when is saved.
 DISK_BYTES (4 GiB) is how much is written and read each time: a virtual disk takes the first few GiB faster than what
-follows. DISK_WAYS (1d,4d,1) are the ways that are tried: threads, d for O_DIRECT.
+follows. DISK_WAYS (1d,4d,1) are the ways that are tried: threads, d for O_DIRECT. DISK_AGAIN=0 leaves out the second
+time, behind the save. What is known so far goes to the standard error line by line.
 Prints one JSON object. Not for CI: it measures this machine.
 """
+import ctypes
 import json
 import mmap
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -94,7 +97,9 @@ def files_below(folder):
 def train(program, arguments, log, done):
     """Runs until done(text of the log), then ends the process: what follows is not measured. The log's start line."""
     with open(log, "w", encoding="utf-8") as out:
-        child = subprocess.Popen([program, "train", *arguments], stdout=out, stderr=out)
+        # Ends with this script, however that ends (1: PR_SET_PDEATHSIG).
+        child = subprocess.Popen([program, "train", *arguments], stdout=out, stderr=out,
+                                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
     text = ""
     while child.poll() is None:
         text = open(log, encoding="utf-8").read()
@@ -117,11 +122,15 @@ def main():
     ways = [(int(way.rstrip("d")), way.endswith("d")) for way in os.environ.get("DISK_WAYS", "1d,4d,1").split(",")]
     out = {"disk_bytes": total, "disk": []}
 
+    def tell(what):
+        print(json.dumps(what), file=sys.stderr, flush=True)
+
     def measure(when):
         for threads, direct in ways:
             write, read = disk(folder, total, threads, direct)
             out["disk"].append({"when": when, "threads": threads, "direct": direct, "write_gb_s": round(write, 2),
                                 "read_gb_s": round(read, 2)})
+            tell(out["disk"][-1])
 
     measure("before")
     arguments += ["--output_dir", run, "--progress", "none", "--logging_steps", "1", "--max_steps", "1000000"]
@@ -131,12 +140,14 @@ def main():
     events = [json.loads(line) for line in open(os.path.join(run, "metrics.jsonl"), encoding="utf-8")]
     save = [event for event in events if event["event"] == "save"][0]
     steps = [event for event in events if event["event"] == "step"]
+    tell(save)
     out["save"] = {key: save[key] for key in ("bytes", "stall_s", "wait_s", "write_s", "gb_per_s", "background")}
     out["step_s"] = [round(step["time_s"], 3) for step in steps]
     for name in os.listdir(run):  # what was begun after it
         if name.startswith("checkpoint-") and name != "checkpoint-4":
             shutil.rmtree(os.path.join(run, name))
-    measure("between")
+    if os.environ.get("DISK_AGAIN", "1") != "0":
+        measure("between")
     for path in files_below(run):
         drop(path)
     resuming = arguments + ["--resume_from_checkpoint", save["path"], "--save_steps", "0"]

@@ -5,6 +5,7 @@ processes that were started here are ended, by their ids.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -101,6 +102,12 @@ def descendants(process):
     return out
 
 
+def end_with_parent():
+    """In a child that is about to become another program: SIGKILL when this script is gone, however it ended."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 def rank_of(process):
     """The rank that a process is, by the variables of its launcher; None: it is none."""
     try:
@@ -125,13 +132,13 @@ def gone(process):
 class Run:
     """`deltatune train` in the background, what it wrote, and its end."""
 
-    def __init__(self, program, keys, output, log, environment=None):
+    def __init__(self, program, keys, output, log):
         self.keys = {**keys, "output_dir": output, "progress": "none", "logging_steps": "1"}
         self.output, self.log_path = output, log
         self.words = [program, "train"] + words_of(self.keys)
         with open(log, "w", encoding="utf-8") as out:
             self.process = subprocess.Popen(self.words, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
-                                            env={**os.environ, **(environment or {})})
+                                            preexec_fn=end_with_parent)
 
     def __enter__(self):
         return self
@@ -189,9 +196,13 @@ def words_of(keys):
     return [word for key, value in keys.items() for word in (f"--{key}", str(value))]
 
 
+def call(words):
+    return subprocess.run(words, capture_output=True, text=True, preexec_fn=end_with_parent)
+
+
 def json_of(words):
     """What a verb prints with --json, or None and why."""
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = call(words)
     if done.returncode not in (0, 4):  # 4: plan says that it does not fit
         return None, done.stderr[-600:]
     return json.loads(done.stdout), ""

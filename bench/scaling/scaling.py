@@ -16,7 +16,6 @@ import re
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -43,7 +42,8 @@ def arguments():
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--card", default="h200", help="device card of the plans")
     parser.add_argument("--limit", type=float, default=900, help="seconds that a run may take")
-    parser.add_argument("--no-products", action="store_true", help="do not time the matrix products alone")
+    parser.add_argument("--products", nargs="*", default=["none", "block"], choices=["none", "block"],
+                        help="policies whose matrix products are timed alone; without a name none are")
     parser.add_argument("--no-profile", action="store_true", help="no traced step behind the measured ones")
     parser.add_argument("--trace", action="store_true",
                         help="the traced step for Perfetto, too: in --work, of the last run")
@@ -116,7 +116,7 @@ class Products:
                          "--recompute", policy, "--optim", "adamw_8bit", "--no-master_weights", "--weight_rounding",
                          "stochastic", "--device", self.args.device, "--json", out.name]
                 self.commands.append(" ".join(words[1:]))
-                done = subprocess.run(words, capture_output=True, text=True)
+                done = runs.call(words)
                 if done.returncode != 0:
                     self.times[policy] = {"failed": done.stderr[-600:]}
                 else:
@@ -128,17 +128,21 @@ class Products:
         return self.times[policy]
 
     def gemm_ms(self, policy, flops, flops_of):
-        """Of a policy whose products have `flops`; flops_of(policy) of the two that are timed.
+        """Of a policy whose products have `flops`; flops_of(policy) of those that are timed. None: not known.
 
-        auto computes some products again, so it lies between none and block, by its share of what block adds.
+        auto computes some products again, so it lies between none and block, by its share of what block adds. Where
+        only one of them is timed, its rate in FLOPs counts for all products.
         """
-        if policy != "auto":
-            return self.of_policy(policy).get("gemm_ms")
-        none, block = self.of_policy("none").get("gemm_ms"), self.of_policy("block").get("gemm_ms")
-        low, high = flops_of("none"), flops_of("block")
-        if None in (none, block, low, high, flops) or high <= low:
+        timed = [name for name in self.args.products if self.of_policy(name).get("gemm_ms") and flops_of(name)]
+        if policy in timed:
+            return self.of_policy(policy)["gemm_ms"]
+        if not timed or not flops:
             return None
-        return none + (block - none) * (flops - low) / (high - low)
+        first, last = timed[0], timed[-1]
+        begin, low, high = self.of_policy(first)["gemm_ms"], flops_of(first), flops_of(last)
+        if low == high:
+            return begin * flops / low
+        return begin + (self.of_policy(last)["gemm_ms"] - begin) * (flops - low) / (high - low)
 
 
 def from_profile(path):
@@ -231,7 +235,7 @@ class Measurement:
                     continue
                 runs.say(f"{gpus} GPUs, {policy}, {steps} steps")
                 self.put(self.train(record, keys, steps))
-        if not args.no_products:
+        if args.products:
             self.beside_products(products, lambda gpus, policy: keys_of(args, model, rows, gpus, policy))
 
     def train(self, record, planned, steps):

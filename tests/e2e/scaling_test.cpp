@@ -33,7 +33,7 @@ const json::Value& run_of(const json::Value& result, int64_t gpus) {
 }
 
 TEST_F(Scaling, OneAndTwoRanksAreMeasuredBesideTheirProducts) {
-  ASSERT_EQ(std::system(command("--gpus 1 2 --policy none --steps 3").c_str()), 0) << log();
+  ASSERT_EQ(std::system(command("--gpus 1 2 --policy none --steps 3 --products none").c_str()), 0) << log();
   const json::Value all = result();
   EXPECT_EQ(all.at("layers").as_integer(), 2);
   for (const int64_t ranks : {1, 2}) {
@@ -79,10 +79,10 @@ TEST_F(Scaling, AKilledRankEndsAllAndHalfOfThemGoOn) {
 
 TEST_F(Scaling, WhatCannotBeRunIsSaidAndTheRestIsKept) {
   // Two ranks fit, a timeout cannot be met: the record says so, and the next call keeps both.
-  EXPECT_NE(std::system(command("--gpus 1 --policy block --steps 2 --limit 0 --no-products").c_str()), 0);
+  EXPECT_NE(std::system(command("--gpus 1 --policy block --steps 2 --limit 0 --products").c_str()), 0);
   EXPECT_EQ(run_of(result(), 1).at("state").as_string(), "failed");
   EXPECT_NE(run_of(result(), 1).at("why").as_string().find("took more than 0 s"), std::string::npos);
-  ASSERT_EQ(std::system(command("--gpus 2 --policy block --steps 2 --no-products --no-profile").c_str()), 0)
+  ASSERT_EQ(std::system(command("--gpus 2 --policy block --steps 2 --products --no-profile").c_str()), 0)
       << log();
   EXPECT_EQ(run_of(result(), 1).at("state").as_string(), "failed");
   EXPECT_EQ(run_of(result(), 2).at("state").as_string(), "measured");
@@ -91,7 +91,7 @@ TEST_F(Scaling, WhatCannotBeRunIsSaidAndTheRestIsKept) {
 TEST_F(Scaling, AnInterruptedCallKeepsItsSteps) {
   const std::string steps =
       "grep -c '\"event\": \"step\"' '" + (folder / "work/run/metrics.jsonl").string() + "' 2>/dev/null";
-  const std::string script = "( " + command("--gpus 1 --policy block --steps 1000000 --no-products") +
+  const std::string script = "( " + command("--gpus 1 --policy block --steps 1000000 --products") +
                              " ) & p=$!\n" + "for i in $(seq 600); do [ \"$(" + steps +
                              ")\" -ge 2 ] 2>/dev/null && break; sleep 0.1; done\n"
                              "kill -TERM $p; wait $p; [ $? -eq 130 ]\n";
