@@ -62,8 +62,12 @@ def arguments():
 
 
 def existing(args):
-    """GPUs that this machine has; on a CPU any number of ranks can be tried."""
-    return max(args.gpus) if args.device == "cpu" else len(runs.gpu_names())
+    """GPUs that a run may use; on a CPU any number of ranks can be tried."""
+    if args.device == "cpu":
+        return max(args.gpus)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    there = len(runs.gpu_names())
+    return there if visible is None else min(there, len([word for word in visible.split(",") if word.strip()]))
 
 
 def keys_of(args, model, rows, gpus, policy):
@@ -256,17 +260,17 @@ class Measurement:
                 run.until(lambda: len(run.events()) >= steps, args.limit, f"step {steps}")
                 record["state"] = "measured"
                 if not args.no_profile:
-                    patience = 60 + 4 * run.events()[-1]["time_s"]
+                    patience = 20 + 6 * run.events()[-1]["time_s"]
                     run.until(lambda: os.path.exists(traced), patience, "the traced step")
             except runs.Failed as failure:
                 record["why"] = str(failure)
             except KeyboardInterrupt:
-                record["state"] = "interrupted"
-                raise
-            finally:
+                if record["state"] != "measured":  # else only its traced step is missing
+                    record["state"] = "interrupted"
                 self.collect(record, run, planned, steps)
-                if record["state"] == "interrupted":
-                    self.put(record)
+                self.put(record)
+                raise
+            self.collect(record, run, planned, steps)
         self.failed = self.failed or record["state"] == "failed"
         runs.say(summary_line(record))
         return record
