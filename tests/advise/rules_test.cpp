@@ -203,6 +203,12 @@ TEST(Rules, Recompute) {
   expect_gain(finding, 25, 100 * (1 / 0.85 - 1), 100 * (1 / 0.78 - 1));
   EXPECT_EQ(finding->key + " " + finding->value, "recompute none");
   EXPECT_EQ(finding->confidence, Confidence::high);
+  facts.profile->gpu = false;  // less sure, and says why
+  const auto on_cpu = rules::recompute(facts);
+  expect_gain(on_cpu, 25, 100 * (1 / 0.96 - 1), 100 * (1 / 0.78 - 1));
+  EXPECT_EQ(on_cpu->confidence, Confidence::low);
+  EXPECT_NE(on_cpu->note.find("other programs"), std::string::npos);
+  facts.profile->gpu = true;
   none.memory = 200 * gib;  // does not fit: auto leaves a quarter of the time
   facts.what_if = plans(now, {{{{"recompute", "none"}}, none}, {{{"recompute", "auto"}}, some}});
   EXPECT_EQ(rules::recompute(facts)->value, "auto");

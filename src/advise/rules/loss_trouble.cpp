@@ -77,8 +77,7 @@ std::optional<Finding> rules::loss_trouble(const RunFacts& facts) {
         facts.nonfinite_steps == 1
             ? format("in step {:.0f}", facts.nonfinite_step)
             : format("{}, the first is {:.0f}", counted(facts.nonfinite_steps, "step"), facts.nonfinite_step);
-    if (!facts.nonfinite_where.empty())
-      out.evidence += format("; where it began: {}", facts.nonfinite_where);
+    if (!facts.nonfinite_where.empty()) out.evidence += format("; where it began: {}", facts.nonfinite_where);
     double norm = unknown;  // the last one before
     for (const Point& point : facts.grad_norm) {
       if (point.x < facts.nonfinite_step && !std::isnan(point.y)) norm = point.y;
