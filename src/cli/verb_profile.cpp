@@ -32,9 +32,9 @@ int verb_profile(const Invocation& call) {
   config.eval_steps = 0;
   config.eval_dataset.clear();
   log::info(
-      "profile: {} {} of waiting, {} of warm-up, {} traced; then {} without tracing, to see what "
+      "profile: {}{} of waiting, {} of warm-up, {} traced; then {} without tracing, to see what "
       "it costs",
-      schedule.repeat == 1 ? "" : format("{} times", schedule.repeat), counted(schedule.wait, "step"),
+      schedule.repeat == 1 ? "" : format("{} times ", schedule.repeat), counted(schedule.wait, "step"),
       schedule.warmup, schedule.active, schedule.untraced());
   return verb_train(run);
 }
