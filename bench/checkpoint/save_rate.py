@@ -14,17 +14,18 @@ follows. DISK_WAYS (1d,4d,1) are the ways that are tried: threads, d for O_DIREC
 time, behind the save. What is known so far goes to the standard error line by line.
 Prints one JSON object. Not for CI: it measures this machine.
 """
-import ctypes
 import json
 import mmap
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../scaling"))
+import runs
 
 BLOCK = 16 << 20
 
@@ -97,9 +98,8 @@ def files_below(folder):
 def train(program, arguments, log, done):
     """Runs until done(text of the log), then ends the process: what follows is not measured. The log's start line."""
     with open(log, "w", encoding="utf-8") as out:
-        # Ends with this script, however that ends (1: PR_SET_PDEATHSIG).
         child = subprocess.Popen([program, "train", *arguments], stdout=out, stderr=out,
-                                 preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+                                 preexec_fn=runs.end_with_parent)
     text = ""
     while child.poll() is None:
         text = open(log, encoding="utf-8").read()
@@ -107,8 +107,11 @@ def train(program, arguments, log, done):
             break
         time.sleep(0.2)
     if child.poll() is None:
+        ranks = runs.descendants(child.pid)
         child.kill()  # ranks end with their supervisor
         child.wait()
+        while not all(map(runs.gone, ranks)):  # until then they write, and hold memory
+            time.sleep(0.05)
     elif not done(open(log, encoding="utf-8").read()):
         sys.exit(f"deltatune ended with {child.returncode}:\n{open(log, encoding='utf-8').read()[-3000:]}")
     return re.search(r"from the start of the process to the first step: (.*)", text).group(1)
@@ -153,7 +156,7 @@ def main():
     resuming = arguments + ["--resume_from_checkpoint", save["path"], "--save_steps", "0"]
     out["resume"] = train(program, resuming, os.path.join(folder, "resume.log"),
                           lambda text: "to the first step:" in text)
-    seconds = float(re.search(r"checkpoint ([0-9.]+)", out["resume"]).group(1))
+    seconds = max(0.05, float(re.search(r"checkpoint ([0-9.]+)", out["resume"]).group(1)))  # told in tenths
     out["read"] = {"seconds": seconds, "gb_per_s": round(save["bytes"] * 1e-9 / seconds, 2)}
     best_write = max(d["write_gb_s"] for d in out["disk"])
     best_read = max(d["read_gb_s"] for d in out["disk"])

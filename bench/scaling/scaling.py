@@ -89,6 +89,11 @@ def plan(args, keys):
             "product_flops": sum(op["flops"] for op in products)}
 
 
+def without_folder(word):
+    """Results do not tell where on a machine they were made."""
+    return os.path.basename(word) if os.path.isabs(word) else word
+
+
 def share(part, whole):
     return part / (part + whole) if part is not None and whole else None
 
@@ -119,7 +124,7 @@ class Products:
                          ",".join(map(str, depths)), "--tokens", str(self.args.tokens), "--lengths", lengths,
                          "--recompute", policy, "--optim", "adamw_8bit", "--no-master_weights", "--weight_rounding",
                          "stochastic", "--device", self.args.device, "--json", out.name]
-                self.commands.append(" ".join(words[1:]))
+                self.commands.append("deltatune " + " ".join(map(without_folder, words[1:-2])))
                 done = runs.call(words)
                 if done.returncode != 0:
                     self.times[policy] = {"failed": done.stderr[-600:]}
@@ -188,8 +193,7 @@ class Measurement:
         if args.json and os.path.exists(args.json):
             with open(args.json, encoding="utf-8") as file:
                 self.out = json.load(file)
-        self.out["command"] = "bench/scaling/scaling.py deltatune " + " ".join(
-            os.path.basename(word) if os.path.isabs(word) else word for word in sys.argv[2:])
+        self.out["command"] = "bench/scaling/scaling.py deltatune " + " ".join(map(without_folder, sys.argv[2:]))
         self.out["date"] = time.strftime("%Y-%m-%d", time.gmtime())
         self.out["gpus"] = runs.gpu_names() if args.device == "cuda" else []
 
