@@ -62,6 +62,69 @@ void embedding_backward_as(Tensor dweight_VD, CTensor dy_TD, CTensor tokens_T, C
   });
 }
 
+/// The ids of one rank, in order.
+struct RankIds {
+  RankIds(CTensor ids_R2T, int64_t rank)
+      : count(ids_R2T.dim(2)), token(ids_R2T.as<int32_t>() + 2 * rank * count), order(token + count) {}
+  bool is(int64_t place, int32_t id) const { return place < count && token[order[place]] == id; }
+  /// Where the run of an id would begin.
+  int64_t find(int32_t id) const {
+    return std::lower_bound(order, order + count, id,
+                            [&](int32_t position, int32_t x) { return token[position] < x; }) -
+           order;
+  }
+  int64_t count;
+  const int32_t* token;
+  const int32_t* order;
+};
+
+// The first rank that has an id adds up all ranks' runs of it.
+template <class T>
+void embedding_part_backward_as(Tensor dpart_N, CTensor dy_RTD, CTensor ids_R2T, int64_t first) {
+  using C = compute_t<T>;
+  const int64_t ranks = dy_RTD.dim(0);
+  const int64_t tokens = dy_RTD.dim(1);
+  const int64_t width = dy_RTD.dim(2);
+  const int64_t end = first + dpart_N.count();
+  const auto* dy = dy_RTD.as<T>();
+  auto* dpart = dpart_N.as<C>();
+  const auto add_up = [&](int64_t leader, int64_t begin, int32_t id, int64_t column, int64_t columns) {
+    C total[column_block] = {};
+    for (int64_t r = leader; r < ranks; ++r) {
+      const RankIds own(ids_R2T, r);
+      C sum[column_block] = {};
+      for (int64_t i = r == leader ? begin : own.find(id); own.is(i, id); ++i) {
+        const T* row = dy + (r * tokens + own.order[i]) * width + column;
+        for (int64_t j = 0; j < columns; ++j) sum[j] += widen(row[j]);
+      }
+      for (int64_t j = 0; j < columns; ++j) total[j] += sum[j];
+    }
+    const int64_t element = id * width + column;
+    for (int64_t j = std::max<int64_t>(0, first - element); j < std::min(columns, end - element); ++j)
+      dpart[element + j - first] += total[j];
+  };
+  parallel_for((width + column_block - 1) / column_block, 1, [&](int64_t from, int64_t to, int) {
+    for (int64_t block = from; block < to; ++block) {
+      const int64_t column = block * column_block;
+      const int64_t columns = std::min(column_block, width - column);
+      for (int64_t r = 0; r < ranks; ++r) {
+        const RankIds own(ids_R2T, r);
+        for (int64_t i = 0; i < tokens; ++i) {
+          const int32_t id = own.token[own.order[i]];
+          const int64_t element = id * width + column;
+          if (element + columns <= first || element >= end || (i > 0 && own.is(i - 1, id))) continue;
+          bool led = true;
+          for (int64_t q = 0; q < r && led; ++q) {
+            const RankIds other(ids_R2T, q);
+            led = !other.is(other.find(id), id);
+          }
+          if (led) add_up(r, i, id, column, columns);
+        }
+      }
+    }
+  });
+}
+
 }  // namespace
 
 void embedding_forward(Stream&, Tensor y_TD, CTensor tokens_T, CTensor weight_VD) {
@@ -71,6 +134,32 @@ void embedding_forward(Stream&, Tensor y_TD, CTensor tokens_T, CTensor weight_VD
 void embedding_backward(Stream&, Tensor dweight_VD, CTensor dy_TD, CTensor tokens_T, CTensor order_T) {
   by_float(dy_TD.dtype,
            [&](auto zero) { embedding_backward_as<decltype(zero)>(dweight_VD, dy_TD, tokens_T, order_T); });
+}
+
+// A row that lies in two parts comes half from one and half from the other.
+void embedding_part_forward(Stream&, Tensor y_RTD, CTensor ids_R2T, CTensor part_N, int64_t first) {
+  const int64_t tokens = y_RTD.dim(1);
+  const int64_t width = y_RTD.dim(2);
+  const size_t unit = size_of(y_RTD.dtype);
+  const auto* ids = ids_R2T.as<int32_t>();
+  parallel_for(y_RTD.dim(0) * tokens, 16, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t element = ids[i / tokens * 2 * tokens + i % tokens] * width;
+      const int64_t from = std::clamp<int64_t>(first - element, 0, width);
+      const int64_t to = std::clamp<int64_t>(first + part_N.count() - element, from, width);
+      std::byte* const row = y_RTD.data + static_cast<size_t>(i * width) * unit;
+      std::memset(row, 0, static_cast<size_t>(width) * unit);
+      if (to == from) continue;
+      std::memcpy(row + static_cast<size_t>(from) * unit,
+                  part_N.data + static_cast<size_t>(element + from - first) * unit,
+                  static_cast<size_t>(to - from) * unit);
+    }
+  });
+}
+
+void embedding_part_backward(Stream&, Tensor dpart_N, CTensor dy_RTD, CTensor ids_R2T, int64_t first) {
+  by_float(dy_RTD.dtype,
+           [&](auto zero) { embedding_part_backward_as<decltype(zero)>(dpart_N, dy_RTD, ids_R2T, first); });
 }
 
 void gather_rows(Stream&, Tensor y_ND, CTensor x_TD, CTensor rows_N) {

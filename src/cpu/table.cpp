@@ -8,6 +8,8 @@ const Kernels& cpu_kernels() {
       .name = "cpu",
       .embedding_forward = cpu::embedding_forward,
       .embedding_backward = cpu::embedding_backward,
+      .embedding_part_forward = cpu::embedding_part_forward,
+      .embedding_part_backward = cpu::embedding_part_backward,
       .rmsnorm_forward = cpu::rmsnorm_forward,
       .rmsnorm_backward = cpu::rmsnorm_backward,
       .add_rmsnorm_forward = cpu::add_rmsnorm_forward,

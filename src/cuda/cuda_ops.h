@@ -8,6 +8,8 @@ namespace deltatune::cuda {
 
 void embedding_forward(Stream&, Tensor y_TD, CTensor tokens_T, CTensor weight_VD);
 void embedding_backward(Stream&, Tensor dweight_VD, CTensor dy_TD, CTensor tokens_T, CTensor order_T);
+void embedding_part_forward(Stream&, Tensor y_RTD, CTensor ids_R2T, CTensor part_N, int64_t first);
+void embedding_part_backward(Stream&, Tensor dpart_N, CTensor dy_RTD, CTensor ids_R2T, int64_t first);
 void rmsnorm_forward(Stream&, Tensor y_TD, Tensor rstd_T, CTensor x_TD, CTensor w_D, float eps);
 void rmsnorm_backward(Stream&, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, CTensor x_TD, CTensor w_D,
                       CTensor rstd_T);

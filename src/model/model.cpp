@@ -51,9 +51,13 @@ Head::Weights Model::head_weights(const std::vector<CTensor>& weights) const {
 }
 
 void Model::embed(Stream& s, const std::vector<CTensor>& weights, const RowInputs& in) {
+  ops::embedding_forward(s, begin_embedded(), in.tokens_T, weights[static_cast<size_t>(params_.embedding)]);
+}
+
+Tensor Model::begin_embedded() {
   const Tensor x_TD = saved_.front().input_TD;
-  ops::embedding_forward(s, x_TD, in.tokens_T, weights[static_cast<size_t>(params_.embedding)]);
   residual_ = {x_TD, {}};
+  return x_TD;
 }
 
 void Model::forward_block(Stream& s, const std::vector<CTensor>& weights, int64_t layer,

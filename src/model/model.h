@@ -18,6 +18,7 @@ namespace deltatune {
 struct RowInputs {
   CTensor tokens_T;  ///< i32
   CTensor order_T;   ///< i32: positions sorted by token id
+  CTensor ids_2T;    ///< i32: the two, one behind the other
   Segments segments;
   Head::Targets targets;
   bool fresh_gradients = false;  ///< Row::fresh_gradients
@@ -40,6 +41,8 @@ class Model {
   void initialise(Stream&);
 
   void embed(Stream&, const std::vector<CTensor>& weights, const RowInputs&);
+  /// In place of embed(): where the caller writes the tokens' embeddings.
+  Tensor begin_embedded();
   void forward_block(Stream&, const std::vector<CTensor>& weights, int64_t layer, const RowInputs&);
   /// Adds to loss_sum_1; with `train` also the head's gradients and the first gradient of hidden states.
   void loss(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads, Tensor loss_sum_1,
@@ -51,6 +54,8 @@ class Model {
   void backward_block(Stream&, const std::vector<CTensor>& weights, const std::vector<Tensor>& grads,
                       int64_t layer, const RowInputs&);
   void backward_embedding(Stream&, const std::vector<Tensor>& grads, const RowInputs&);
+  /// In place of backward_embedding(): the gradient of the tokens' embeddings.
+  CTensor embedded_gradient_TD() const { return gradient_TD(-1); }
 
   /// What enters block `layer`, [T, D]; of the row that last went forward, until the next one does.
   CTensor block_input(int64_t layer) const { return saved_[static_cast<size_t>(layer)].input_TD; }

@@ -1,6 +1,8 @@
 // Checks and costs of embedding, gather and scatter.
 #include "ops/embedding.h"
 
+#include <algorithm>
+
 #include "ops/checks.h"
 #include "ops/kernel_list.h"
 #include "ops/op.h"
@@ -45,6 +47,38 @@ void embedding_backward(Stream& stream, Tensor dweight_VD, CTensor dy_TD, CTenso
       dweight_VD);
   submit(stream,
          [=, &stream] { stream.kernels().embedding_backward(stream, dweight_VD, dy_TD, tokens_T, order_T); });
+}
+
+void embedding_part_forward(Stream& stream, Tensor y_RTD, CTensor ids_R2T, CTensor part_N, int64_t first) {
+  const Check check{"embedding_part_forward"};
+  check.rank("y_RTD", y_RTD, 3);
+  check.input("y_RTD", y_RTD, part_N.dtype, y_RTD.shape);
+  check.input("ids_R2T", ids_R2T, DType::i32, {y_RTD.dim(0), 2, y_RTD.dim(1)});
+  check.rank("part_N", part_N, 1);
+  check.that(first >= 0, "first", "not below 0");
+  // On average a part holds as much of what is looked up as every other one.
+  const double read = bytes(y_RTD) / static_cast<double>(std::max<int64_t>(1, y_RTD.dim(0)));
+  const OpScope scope(stream, Op::embedding_part_forward, {.bytes = bytes(y_RTD) + read + bytes(ids_R2T) / 2},
+                      y_RTD);
+  submit(stream,
+         [=, &stream] { stream.kernels().embedding_part_forward(stream, y_RTD, ids_R2T, part_N, first); });
+}
+
+void embedding_part_backward(Stream& stream, Tensor dpart_N, CTensor dy_RTD, CTensor ids_R2T, int64_t first) {
+  const Check check{"embedding_part_backward"};
+  check.storage("dy_RTD", dy_RTD);
+  check.rank("dy_RTD", dy_RTD, 3);
+  check.rank("dpart_N", dpart_N, 1);
+  check.input("dpart_N", dpart_N, compute_dtype(dy_RTD.dtype), dpart_N.shape);
+  check.input("ids_R2T", ids_R2T, DType::i32, {dy_RTD.dim(0), 2, dy_RTD.dim(1)});
+  check.that(first >= 0, "first", "not below 0");
+  const double elements =
+      static_cast<double>(dy_RTD.count()) / static_cast<double>(std::max<int64_t>(1, dy_RTD.dim(0)));
+  const double each = static_cast<double>(size_of(dy_RTD.dtype) + 2 * size_of(dpart_N.dtype));
+  const OpScope scope(stream, Op::embedding_part_backward,
+                      {.bytes = elements * each + bytes(ids_R2T), .flops = elements}, dy_RTD);
+  submit(stream,
+         [=, &stream] { stream.kernels().embedding_part_backward(stream, dpart_N, dy_RTD, ids_R2T, first); });
 }
 
 void gather_rows(Stream& stream, Tensor y_ND, CTensor x_TD, CTensor rows_N) {

@@ -184,6 +184,8 @@ constexpr KernelEntry list[] = {
     // The cpu table: one kernel an op.
     {"embedding_forward.cpu", Op::embedding_forward, host, only},
     {"embedding_backward.cpu", Op::embedding_backward, host, only},
+    {"embedding_part_forward.cpu", Op::embedding_part_forward, host, only},
+    {"embedding_part_backward.cpu", Op::embedding_part_backward, host, only},
     {"rmsnorm_forward.cpu", Op::rmsnorm_forward, host, only},
     {"rmsnorm_backward.cpu", Op::rmsnorm_backward, host, only},
     {"add_rmsnorm_forward.cpu", Op::add_rmsnorm_forward, host, only},
@@ -218,6 +220,8 @@ constexpr KernelEntry list[] = {
     // near the bandwidth of a copy (bench/NOTES.md), or one more for the models' head sizes.
     {"embedding_forward.plain", Op::embedding_forward, gpu, only},
     {"embedding_backward.plain", Op::embedding_backward, gpu, only},
+    {"embedding_part_forward.plain", Op::embedding_part_forward, gpu, only},
+    {"embedding_part_backward.plain", Op::embedding_part_backward, gpu, only},
     {"rmsnorm_forward.plain", Op::rmsnorm_forward, gpu, only, plain::norm_width},
     {"rmsnorm_backward.plain", Op::rmsnorm_backward, gpu, only, plain::norm_width, plain::rmsnorm_backward},
     {"add_rmsnorm_forward.plain", Op::add_rmsnorm_forward, gpu, only, plain::norm_width},

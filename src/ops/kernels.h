@@ -119,6 +119,10 @@ struct Kernels {
   // Embedding. order_T: token positions sorted by token id (stable), for a segmented sum without atomics.
   Fn<void(Stream&, Tensor y_TD, CTensor tokens_T, CTensor weight_VD)> embedding_forward;
   Fn<void(Stream&, Tensor dweight_VD, CTensor dy_TD, CTensor tokens_T, CTensor order_T)> embedding_backward;
+  // The same for R rows and a stretch of the table, from element `first` on. ids_R2T: tokens and order of
+  // each.
+  Fn<void(Stream&, Tensor y_RTD, CTensor ids_R2T, CTensor part_N, int64_t first)> embedding_part_forward;
+  Fn<void(Stream&, Tensor dpart_N, CTensor dy_RTD, CTensor ids_R2T, int64_t first)> embedding_part_backward;
 
   // y = x rstd (1 + w), rstd = (mean x^2 + eps)^-1/2.
   Fn<void(Stream&, Tensor y_TD, Tensor rstd_T, CTensor x_TD, CTensor w_D, float eps)> rmsnorm_forward;

@@ -19,6 +19,8 @@ const Kernels& null_kernels() {
       .name = "null",
       .embedding_forward = noop,
       .embedding_backward = noop,
+      .embedding_part_forward = noop,
+      .embedding_part_backward = noop,
       .rmsnorm_forward = noop,
       .rmsnorm_backward = noop,
       .add_rmsnorm_forward = noop,

@@ -13,6 +13,8 @@ const char* name_of(Op op) {
   static constexpr std::array<const char*, static_cast<size_t>(Op::count)> names = {
       "embedding_forward",
       "embedding_backward",
+      "embedding_part_forward",
+      "embedding_part_backward",
       "rmsnorm_forward",
       "rmsnorm_backward",
       "add_rmsnorm_forward",

@@ -15,6 +15,8 @@ namespace deltatune {
 enum class Op : uint8_t {
   embedding_forward,
   embedding_backward,
+  embedding_part_forward,
+  embedding_part_backward,
   rmsnorm_forward,
   rmsnorm_backward,
   add_rmsnorm_forward,

@@ -72,6 +72,8 @@ const Kernels& recording_kernels() {
       .name = "recorder",
       .embedding_forward = noted<&K::embedding_forward>,
       .embedding_backward = noted<&K::embedding_backward>,
+      .embedding_part_forward = noted<&K::embedding_part_forward>,
+      .embedding_part_backward = noted<&K::embedding_part_backward>,
       .rmsnorm_forward = noted<&K::rmsnorm_forward>,
       .rmsnorm_backward = noted<&K::rmsnorm_backward>,
       .add_rmsnorm_forward = noted<&K::add_rmsnorm_forward>,

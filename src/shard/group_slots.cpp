@@ -52,6 +52,14 @@ void ParamStore::place_gather_slots() {
   }
   held_.weights.assign(weight_slots_.size(), -1);
   held_.grads.assign(grad_slots_.size(), -1);
+  if (!reduces_rows()) return;
+  const Shape table = table_.params[static_cast<size_t>(table_.groups[0].params.at(0))].shape;
+  const int64_t ranks = layout_.world_size, lookups = options_.lookups;
+  DELTATUNE_ASSERT(table_.groups[0].params.size() == 1 && table.rank == 2);
+  DELTATUNE_ASSERT(gradient_rows_pay(table[0], lookups, options_.storage, layout_.world_size));
+  DELTATUNE_ASSERT(!looks_up_rows() || lookup_rows_pay(table[0], lookups, layout_.world_size, 1));
+  ids_R2T_ = take(DType::i32, ranks * 2 * lookups, "token ids of all ranks", Lifetime::step)
+                 .reshaped({ranks, 2, lookups});
 }
 
 // Blocks share two slots where their updates run beside the next block's backward, else one.

@@ -14,13 +14,15 @@
 // work in it before what follows it. Invariants: gradients are those of the loss sum over all micro-batches
 // since zero_gradients(), in fp32; the storage copy of a parameter is always its master rounded to nearest
 // (or is the master itself, in f32 runs and without master weights); what was acquired stays valid until the
-// second acquire of another block group; at most two gathered blocks are alive.
+// second acquire of another block group; at most two gathered blocks are alive. Of a first
+// group that is only looked up in, rows may travel in place of the table (Options::lookups, row_lookup.cpp).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/trace.h"
 #include "comm/communicator.h"
 #include "ops/kernels.h"
 #include "shard/layout.h"
@@ -62,7 +64,24 @@ class ParamStore {
     /// the same memory. Without it all of it stays.
     bool ends_take_turns = false;
     bool master = true;  ///< bf16 runs: an fp32 copy of the weights
+    /// With more ranks and cut gradients: above 0 the first group is one table [V, D] that is looked up in, T
+    /// = lookups times a row, and no gradient of all of it is made. gradient_rows_pay().
+    int64_t lookups = 0;
+    bool look_up_rows = false;  ///< nor is it gathered, where weights are cut. lookup_rows_pay()
   };
+  /// Whether the gradients of what n ranks look up, n T rows in storage dtype, are at most as many bytes as
+  /// an f32 gradient of a table of V rows, in whose slot they lie.
+  static bool gradient_rows_pay(int64_t vocabulary, int64_t lookups, DType storage, int world_size) {
+    return world_size > 1 && world_size * lookups * static_cast<int64_t>(size_of(storage)) <= 4 * vocabulary;
+  }
+  /// Whether n T rows are less to send than the table, and lie in its slot together with T rows in f32. A
+  /// table goes once to each machine, rows go to each rank: on several machines they are compared per
+  /// machine.
+  static bool lookup_rows_pay(int64_t vocabulary, int64_t lookups, int world_size, int per_machine) {
+    const int copies = per_machine < world_size ? per_machine : 1;
+    return world_size > 1 && (world_size + 2) * lookups <= vocabulary &&
+           copies * world_size * lookups <= vocabulary;
+  }
 
   ParamStore(Device&, Communicator&, const ParamTable&, Options);
 
@@ -104,6 +123,21 @@ class ParamStore {
   /// Adds the gradients of all ranks to the chunk; fresh: the chunk becomes their sum. Where
   /// gradients_add_up() the update does that, once.
   void reduce(Stream&, int group, bool fresh);
+
+  /// The first group is not acquired, but looked up in by look_up().
+  bool looks_up_rows() const { return reduces_rows() && options_.look_up_rows && !options_.whole_weights; }
+  /// It is not reduced, but by reduce_looked_up(), for which every forward pass has to share_ids().
+  bool reduces_rows() const { return takes_turns() && options_.lookups > 0; }
+  /// ids_2T, i32: tokens_T and order_T of this rank (ops/embedding.h), which stay until the next collective.
+  void share_ids(Stream&, CTensor ids_2T);
+  /// x_TD = the table's rows tokens_T of the ids that were shared last. Every rank makes zeros of what it
+  /// does not have, and the sum of all is the row.
+  void look_up(Stream&, Tensor x_TD);
+  /// The gradient of what was looked up will come; fresh: the chunk becomes zero meanwhile.
+  void begin_looked_up(Stream&, bool fresh);
+  /// As reduce(): adds the gradient of x_TD, of all ranks, to this rank's chunk. To the bit what a gradient
+  /// of the whole table on each rank and their sum would give.
+  void reduce_looked_up(Stream&, CTensor dx_TD);
 
   /// Release: brackets the reduce() calls of a step. scalars_8: learning rate, bias corrections and
   /// inverse_count are set. A group whose gradient is not finite and all groups behind it are left as they
@@ -176,6 +210,8 @@ class ParamStore {
   const Options& options() const { return options_; }
   /// The stream that updates run on beside the one they are given; nullptr: none.
   const Stream* update_stream() const { return update_stream_.get(); }
+  /// The stream of gathers and reductions, which looks up rows as well; nullptr: a world of one.
+  const Stream* comm_stream() const { return comm_stream_.get(); }
 
  private:
   struct Group {
@@ -261,6 +297,14 @@ class ParamStore {
     Edge updated;  ///< update stream: gradients are read no more
   };
   static void record(Stream& stream, Edge& edge);
+  /// Calls f, which queues a collective on the stream of those, as what a trace has by `name`: "gather" or
+  /// "reduce". whole: what is gathered or reduced.
+  template <class F>
+  void collective(const char* name, CTensor whole, const F& f) const {
+    const TracePhaseScope phase(TracePhase::comm);
+    const TraceSpan span(name, TraceKind::op, comm_stream_->name(), static_cast<double>(whole.bytes()));
+    f();
+  }
   void wait_for_comm(Stream& stream, const Edge& edge) const;
   void comm_follows(Stream& stream);
   void follow_comm(Stream& stream);
@@ -272,6 +316,7 @@ class ParamStore {
   std::vector<GradSlot> grad_slots_;
   std::vector<int> own_weight_slot_, own_grad_slot_;  ///< per group: its own slot, or -1: blocks share
   Event handed_, taken_;                              ///< work passes from compute to comm and back
+  Tensor ids_R2T_;                                    ///< i32: what all ranks look up
   std::vector<ReleaseSlot> release_slots_;
   std::vector<size_t> release_slot_;  ///< per group
   Tensor release_scalars_8_;

@@ -31,9 +31,11 @@ Communication forecast_communication(const CommunicationInput& in, const DeviceC
   Communication out;
   if (in.per_node * in.nodes < 2) return out;
   const Traffic forward = gathered(in.forward_gather, in);
-  const Traffic again = gathered(in.step.gather_bytes - in.forward_gather, in);
-  const Traffic reduce = reduced(in.step.reduce_bytes, in);
-  const Traffic all = forward + again + reduce;
+  const Traffic lookup = reduced(in.lookup_reduce, in);
+  const Traffic lookup_gradient = gathered(in.lookup_gather, in);
+  const Traffic again = gathered(in.step.gather_bytes - in.forward_gather - in.lookup_gather, in);
+  const Traffic reduce = reduced(in.step.reduce_bytes - in.lookup_reduce, in);
+  const Traffic all = forward + again + reduce + lookup + lookup_gradient;
   out.gpu_link_bytes = all.gpu;
   out.node_link_bytes = all.node;
   out.gpu_link_seconds = all.gpu / (card.gpu_link_gb_s * 1e9);
@@ -43,11 +45,11 @@ Communication forecast_communication(const CommunicationInput& in, const DeviceC
     out.exposed_seconds = all.seconds(card);
     return out;
   }
-  const double first = (forward * (in.block_share / static_cast<double>(in.blocks))).seconds(card);
-  const double last = (reduce * (in.block_share / static_cast<double>(in.blocks))).seconds(card) +
-                      (reduce * ((1 - in.block_share) / 2)).seconds(card);
+  const double first = gathered(in.first_gather, in).seconds(card);
+  const double last = reduced(in.last_reduce, in).seconds(card);
   out.exposed_seconds = std::max(first, forward.seconds(card) - in.forward_seconds) +
-                        std::max(last, (again + reduce).seconds(card) - in.backward_seconds);
+                        std::max(last, (again + reduce).seconds(card) - in.backward_seconds) +
+                        lookup.seconds(card) + lookup_gradient.seconds(card);
   return out;
 }
 

@@ -7,7 +7,7 @@
 // part from every device of the other nodes over its own node link. The two classes of links work at the same
 // time. Gathers of forward and the gathers and reductions of backward hide behind the compute of their phase,
 // except what the phase begins or ends with: the first block's weights, the last block's gradients and the
-// embedding's. Latencies are not in it.
+// embedding's, or what is looked up of it and the gradients of that. Latencies are not in it.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,12 @@ namespace deltatune {
 struct CommunicationInput {
   CommTotals step;            ///< of one rank and optimizer step, as communicators count
   double forward_gather = 0;  ///< bytes of step.gather_bytes that belong to forward, all micro-batches
-  int64_t micro_batches = 1;
-  int64_t blocks = 1;
-  double block_share = 1;      ///< of gathered bytes: those of blocks
+  /// Bytes of forward_gather without which forward cannot begin, and of step.reduce_bytes that come behind
+  /// all compute: the first block's, and the embedding's where it travels whole.
+  double first_gather = 0, last_reduce = 0;
+  /// Where rows of the embedding travel: bytes of step.reduce_bytes that forward begins with, and of
+  /// step.gather_bytes that come behind all compute.
+  double lookup_reduce = 0, lookup_gather = 0;
   double forward_seconds = 0;  ///< compute of forward, all micro-batches
   double backward_seconds = 0;
   bool at_the_end = false;  ///< all of it behind backward, with nothing to hide it (whole states)

@@ -17,8 +17,8 @@ DeviceBatch::DeviceBatch(int64_t tokens, int64_t max_documents, int64_t row_unit
     at_.size += (count + 63) / 64 * 64;
     return begin;
   };
-  at_.tokens = take(tokens);
-  at_.order = take(tokens);
+  at_.tokens = take(2 * tokens);
+  at_.order = at_.tokens + tokens;
   at_.positions = take(tokens);
   at_.rows = take(tokens);
   at_.targets = take(tokens);
@@ -118,6 +118,7 @@ RowInputs DeviceBatch::upload(Stream& stream, const Batch& batch) {
   RowInputs row;
   row.tokens_T = view(at_.tokens, {tokens_});
   row.order_T = view(at_.order, {tokens_});
+  row.ids_2T = view(at_.tokens, {2, tokens_});
   row.segments = {view(at_.cu_seqlens, {max_documents_ + 1}), view(at_.positions, {tokens_}),
                   view(at_.chunks, {max_chunks(tokens_, max_documents_), 4}), slot.starts, chunks};
   row.targets = {view(at_.rows, {tokens_}), view(at_.targets, {tokens_}), batch.num_targets,

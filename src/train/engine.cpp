@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/trace.h"
+#include "comm/exchange.h"
 #include "ops/matmul_tuning.h"
 #include "ops/null_device.h"
 #include "ops/ops.h"
@@ -118,6 +119,14 @@ Engine::Engine(Device& device, Communicator& comm, const ModelConfig& config, bo
   store.whole_states = options_.whole_states;
   store.ends_take_turns = !tied;
   store.release = options_.gradient_release;
+  if (!tied && options_.embedding_by_rows && comm.world_size() > 1) {
+    const int64_t vocabulary = config.vocab_size, tokens = options_.tokens;
+    const int64_t most = max_over_ranks(comm, options_.ranks_per_machine);
+    const int per_machine = most > 0 ? static_cast<int>(most) : comm.world_size();
+    if (ParamStore::gradient_rows_pay(vocabulary, tokens, options_.storage, comm.world_size()))
+      store.lookups = tokens;
+    store.look_up_rows = ParamStore::lookup_rows_pay(vocabulary, tokens, comm.world_size(), per_machine);
+  }
   store_ = std::make_unique<ParamStore>(device, comm, model_->params().table, store);
   place();
 }
@@ -294,17 +303,30 @@ void Engine::settle() {
   fresh_ = false;
 }
 
+// The first block needs its weights and its input: which of them comes first does not matter.
+void Engine::embed(const RowInputs& row) {
+  const ModelParams& params = model_->params();
+  const int first_block = params.block_groups.front();
+  if (store_->reduces_rows()) store_->share_ids(*stream_, row.ids_2T);
+  if (store_->looks_up_rows()) {
+    store_->prefetch(*stream_, first_block);
+    store_->look_up(*stream_, model_->begin_embedded());
+    return;
+  }
+  store_->prefetch(*stream_, params.embedding_group);
+  store_->prefetch(*stream_, first_block);
+  store_->acquire(*stream_, params.embedding_group);
+  model_->embed(*stream_, store_->weights(), row);
+  store_->release(*stream_, params.embedding_group);
+}
+
 void Engine::forward(const RowInputs& row) {
   const TracePhaseScope phase(TracePhase::forward);
   const ModelParams& params = model_->params();
   const auto& blocks = params.block_groups;
   part(StepGraphs::forward, [&] {
     store_->drop_gathered();
-    store_->prefetch(*stream_, params.embedding_group);
-    store_->prefetch(*stream_, blocks.front());
-    store_->acquire(*stream_, params.embedding_group);
-    model_->embed(*stream_, store_->weights(), row);
-    store_->release(*stream_, params.embedding_group);
+    embed(row);
     for (size_t l = 0; l < blocks.size(); ++l) {
       store_->acquire(*stream_, blocks[l]);
       store_->prefetch(*stream_, l + 1 < blocks.size() ? blocks[l + 1] : params.final_group);
@@ -321,18 +343,24 @@ void Engine::backward(const RowInputs& row) {
   const ModelParams& params = model_->params();
   if (options_.gradient_release) store_->begin_release(*stream_, scalars_8_);
   store_->reduce(*stream_, params.final_group, fresh_);
+  const bool rows = store_->reduces_rows();
   for (size_t l = params.block_groups.size(); l-- > 0;) {
     const int group = params.block_groups[l];
     store_->acquire(*stream_, group);
     if (l > 0) store_->prefetch(*stream_, params.block_groups[l - 1]);
     store_->begin_gradients(*stream_, group);
+    if (rows && l == 0) store_->begin_looked_up(*stream_, fresh_);
     model_->backward_block(*stream_, store_->weights(), store_->grads(), static_cast<int64_t>(l), row);
     store_->release(*stream_, group);
     store_->reduce(*stream_, group, fresh_);
   }
-  if (!params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
-  model_->backward_embedding(*stream_, store_->grads(), row);
-  store_->reduce(*stream_, params.embedding_group, fresh_);
+  if (rows) {
+    store_->reduce_looked_up(*stream_, model_->embedded_gradient_TD());
+  } else {
+    if (!params.tied()) store_->begin_gradients(*stream_, params.embedding_group);
+    model_->backward_embedding(*stream_, store_->grads(), row);
+    store_->reduce(*stream_, params.embedding_group, fresh_);
+  }
   if (options_.gradient_release) store_->end_release(*stream_);
 }
 

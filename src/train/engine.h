@@ -42,6 +42,10 @@ struct EngineOptions {
   DType reduce = DType::f32;      ///< ParamStore::Options::reduce
   bool whole_weights = false;     ///< likewise
   bool whole_states = false;      ///< likewise
+  /// With more ranks and an embedding that is not the head: rows travel in place of the table, and of its
+  /// gradient, where that pays (ParamStore::lookup_rows_pay, gradient_rows_pay).
+  bool embedding_by_rows = true;
+  int ranks_per_machine = 0;      ///< at most; only that choice depends on it. 0: all on one
   bool gradient_release = false;  ///< update inside of backward; one micro-batch a step, max_grad_norm 0
   float weight_decay = 0;
   float max_grad_norm = 0;
@@ -131,6 +135,7 @@ class Engine {
   void bind(Arena& kept, Arena& shared, Arena& work, Arena& batch);
   /// Runs a part of a step, as a graph where there is one.
   void part(StepGraphs::Part, const std::function<void()>& ops);
+  void embed(const RowInputs&);
   void forward(const RowInputs&);
   void backward(const RowInputs&);
   void set_scalars(double learning_rate, int64_t n, int64_t target_count);

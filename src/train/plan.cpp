@@ -23,13 +23,14 @@ namespace {
 // GPUs keep some memory for themselves: context, modules, library handles.
 constexpr uint64_t context_bytes = uint64_t{1} << 30;
 
-// Updates may run on a stream of their own.
+// Updates may run on a stream of their own, lookups on that of the collectives.
 std::vector<PlannedOp> planned_ops(Engine& engine, const std::optional<DeviceCard>& card) {
   std::vector<PlannedOp> out;
   for (size_t i = 0; i < static_cast<size_t>(Op::count); ++i) {
     OpTotals t = engine.stream().totals()[i];
-    if (const Stream* updates = engine.store().update_stream()) {
-      const OpTotals& more = updates->totals()[i];
+    for (const Stream* beside : {engine.store().update_stream(), engine.store().comm_stream()}) {
+      if (!beside) continue;
+      const OpTotals& more = beside->totals()[i];
       t.calls += more.calls;
       t.flops += more.flops;
       t.bytes += more.bytes;
@@ -70,18 +71,9 @@ Communication planned_communication(const PlanReport& report, Engine& engine, Co
                                     const Config& config) {
   CommunicationInput in;
   in.step = comm.totals();
-  in.micro_batches = report.accumulation;
-  in.blocks = report.layers;
   in.per_node = static_cast<int>(config.nproc);
   in.nodes = report.nodes;
   in.at_the_end = engine.options().whole_states && !engine.options().gradient_release;
-  const auto& table = engine.store().table();
-  int64_t blocks = 0;
-  for (const int group : engine.model().params().block_groups) {
-    for (const int index : table.groups[static_cast<size_t>(group)].params)
-      blocks += table.params[static_cast<size_t>(index)].shape.count();
-  }
-  in.block_share = static_cast<double>(blocks) / static_cast<double>(table.element_count());
   double optimizer = 0;
   for (const PlannedOp& op : report.ops) {
     if (op.name == "adamw" || op.name == "sum_squares") optimizer += op.seconds;
@@ -91,6 +83,28 @@ Communication planned_communication(const PlanReport& report, Engine& engine, Co
   const auto rows = static_cast<double>(report.accumulation);
   in.forward_seconds = rows * (roofline_seconds(engine.stream(), *report.card) - before);
   in.forward_gather = rows * (comm.totals().gather_bytes - in.step.gather_bytes);
+  const ParamStore& store = engine.store();
+  const ModelParams& params = engine.model().params();
+  // Sent by a rank, of all micro-batches.
+  const auto sent = [&](int64_t elements, DType dtype) {
+    return rows * static_cast<double>(elements) * static_cast<double>(size_of(dtype)) *
+           (report.world_size - 1) / report.world_size;
+  };
+  const auto elements = [&](int group) {
+    int64_t sum = 0;
+    for (const int index : store.table().groups[static_cast<size_t>(group)].params)
+      sum += store.table().params[static_cast<size_t>(index)].shape.count();
+    return sum;
+  };
+  const int64_t block = elements(params.block_groups.front()), embedding = elements(params.embedding_group);
+  const EngineOptions& options = engine.options();
+  if (!options.whole_states)
+    in.first_gather = sent(block + (store.looks_up_rows() ? 0 : embedding), options.storage);
+  in.last_reduce = sent(block, options.reduce);
+  if (!store.reduces_rows()) in.last_reduce += sent(embedding, DType::f32);
+  const int64_t looked_up = report.world_size * config.max_tokens * engine.model().config().hidden_size;
+  if (store.looks_up_rows()) in.lookup_reduce = sent(looked_up, options.storage);
+  if (store.reduces_rows()) in.lookup_gather = sent(looked_up, options.storage);
   in.backward_seconds = report.seconds() - optimizer - in.forward_seconds;
   return forecast_communication(in, *report.card);
 }
@@ -156,6 +170,9 @@ PlanReport plan_as_it_is(const Config& config, const ModelSource& source,
   report.ops = planned_ops(engine, card);
   for (const PlannedOp& op : report.ops) report.flops_per_step += op.flops;
   report.comm = comm->totals();
+  report.embedding_rows = !engine.store().reduces_rows()   ? "no"
+                          : engine.store().looks_up_rows() ? "yes"
+                                                           : "gradient";
   if (card && report.world_size > 1) report.links = planned_communication(report, engine, *comm, config);
   report.release = config.gradient_release;
   if (config.offload_optimizer && gpu) {
@@ -225,6 +242,7 @@ json::Value PlanReport::to_json() const {
   out.set("flops_per_step", flops_per_step);
   out.set("gather_bytes", comm.gather_bytes);
   out.set("reduce_bytes", comm.reduce_bytes);
+  out.set("embedding_rows", embedding_rows);
   out.set("host_bytes", static_cast<int64_t>(host_bytes()));
   if (host_link_bytes > 0) {
     out.set("host_link_bytes", host_link_bytes);
@@ -329,6 +347,11 @@ std::string PlanReport::to_text() const {
     out += format("  gathers {:.2f} GB, reductions {:.2f} GB sent per device", comm.gather_bytes * 1e-9,
                   comm.reduce_bytes * 1e-9);
     out += "\n";
+    if (embedding_rows != "no") {
+      out += format("  of the embedding, rows are sent in place of {}\n",
+                    embedding_rows == "yes" ? "the table and its gradient"
+                                            : "the gradient of the table, which is gathered");
+    }
     if (card) out += links_text(*this);
   }
   if (host_link_bytes > 0) {

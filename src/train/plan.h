@@ -46,6 +46,7 @@ struct PlanReport {
   std::vector<PlannedOp> ops;     ///< of one optimizer step, by time or bytes, largest first
   double flops_per_step = 0;      ///< one rank
   CommTotals comm;                ///< bytes that one rank sends per step
+  std::string embedding_rows;     ///< "yes", "gradient": only in place of the table's; "no": it travels whole
   std::optional<DeviceCard> card;
   Communication links;         ///< those bytes on the card's links
   bool release = false;        ///< gradient_release

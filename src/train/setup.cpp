@@ -100,6 +100,7 @@ EngineOptions engine_options(const Config& config, Keep keep, bool train) {
   out.cache_folder = program_cache().string();
   out.whole_weights = config.shard == "grads";
   out.whole_states = config.shard == "none";
+  out.ranks_per_machine = config.world_size > 1 ? config.local_world_size : static_cast<int>(config.nproc);
   if (config.reduce_dtype == "bf16") out.reduce = DType::bf16;
   out.adamw.beta1 = static_cast<float>(config.adam_beta1);
   out.adamw.beta2 = static_cast<float>(config.adam_beta2);

@@ -16,10 +16,11 @@ using Totals = std::array<OpTotals, max_ops>;
 // Of all that the engine has been given so far.
 Totals counted(const Engine& engine) {
   Totals sum = engine.stream().totals();
-  if (const Stream* updates = engine.store().update_stream()) {
+  for (const Stream* beside : {engine.store().update_stream(), engine.store().comm_stream()}) {
+    if (!beside) continue;
     for (size_t i = 0; i < max_ops; ++i) {
-      sum[i].flops += updates->totals()[i].flops;
-      sum[i].bytes += updates->totals()[i].bytes;
+      sum[i].flops += beside->totals()[i].flops;
+      sum[i].bytes += beside->totals()[i].bytes;
     }
   }
   return sum;

@@ -83,6 +83,45 @@ TEST_P(CudaDense, EmbeddingOfWideRowsAndOfNone) {
   }
 }
 
+// Rows of several ranks in a stretch of the table; every kind of pack, ids of one rank and of all, more ranks
+// than a warp has lanes.
+TEST_P(CudaDense, EmbeddingOfAPart) {
+  const DType dtype = GetParam();
+  struct Case {
+    int64_t ranks, tokens, width;
+    int32_t vocabulary;
+    int64_t first, count;
+  };
+  for (const Case c :
+       {Case{2, 300, 1024, 200, 1024 * 77 + 128, 128 * 401}, Case{3, 65, 5120, 97, 0, 97 * 5120},
+        Case{2, 127, 257, 60, 1001, 7777}, Case{40, 33, 64, 900, 128, 64 * 700},
+        Case{1, 64, 100, 30, 2999, 1}, Case{2, 0, 64, 9, 0, 64}}) {
+    for (const int32_t limit : {c.vocabulary, 3}) {
+      SCOPED_TRACE(testing::Message()
+                   << c.ranks << " x " << c.tokens << " x " << c.width << ", ids below " << limit);
+      std::vector<double> values;
+      for (int64_t r = 0; r < c.ranks; ++r) {
+        const Array tokens =
+            parity::random_ids({c.tokens}, r % 3 == 2 ? 1 : limit, static_cast<uint64_t>(r + 1));
+        for (const Array& half : {tokens, order_of(tokens)}) {
+          for (const double id : half.values()) values.push_back(id);
+        }
+      }
+      const Array ids(DType::i32, {c.ranks, 2, c.tokens}, values);
+      const Array part = parity::random(dtype, {c.count}, 1);
+      Array y(dtype, {c.ranks, c.tokens, c.width});
+      compare_bits({&y}, [&](Stream& stream, const On& on) {
+        ops::embedding_part_forward(stream, on(y), on(ids), on(part), c.first);
+      });
+      const Array dy = parity::random(dtype, y.shape(), 2);
+      Array dpart = parity::random(DType::f32, {c.count}, 3);
+      compare_bits({&dpart}, [&](Stream& stream, const On& on) {
+        ops::embedding_part_backward(stream, on(dpart), on(dy), on(ids), c.first);
+      });
+    }
+  }
+}
+
 TEST_P(CudaDense, GatherAndScatter) {
   const DType dtype = GetParam();
   for (const Sizes s : all_sizes) {

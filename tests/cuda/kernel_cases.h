@@ -50,8 +50,8 @@ struct Recorder {
 
 inline const Kernels& recording_table() {
   static const Recorder any;
-  static const Kernels table{"recording", any, any, any, any, any, any, any, any, any, any,
-                             any,         any, any, any, any, any, any, any, any, any, any,
+  static const Kernels table{"recording", any, any, any, any, any, any, any, any, any, any, any,
+                             any,         any, any, any, any, any, any, any, any, any, any, any,
                              any,         any, any, any, any, any, any, any, any, any};
   return table;
 }

@@ -17,11 +17,11 @@ class GpuEngines : public GpuRanks {};
 
 constexpr int64_t tokens = 128;
 // Row `row` of every step; one in five is not supervised at all.
-Batch row_of(int64_t row) {
+Batch row_of(int64_t row, int32_t vocabulary = 24) {
   const auto seed = static_cast<uint64_t>(row);
   std::vector<Document> documents;
   for (const int64_t length : {1 + static_cast<int64_t>(seed * 7 % 60), int64_t{30}, int64_t{12}}) {
-    documents.push_back(random_document(length, 1, 24, seed * 10 + documents.size()));
+    documents.push_back(random_document(length, 1, vocabulary, seed * 10 + documents.size()));
     documents.back().supervised = seed % 5 != 3;
   }
   return packed_row(documents, tokens);
@@ -184,15 +184,87 @@ TEST_P(GpuEngines, WholeStatesGiveTheBitsOfCutOnes) {
   }
 }
 
+// Rows of the embedding, or of its gradient alone: the bits of one that travels whole, as a graph too.
+void train_by_rows(Rank& self, DType storage, bool release, bool lookup) {
+  const int world = self.comm->world_size();
+  const auto vocabulary = static_cast<int32_t>((lookup ? world + 2 : world) * tokens + 1);
+  const int64_t rows_of_a_rank = release ? 1 : 2;
+  std::vector<std::unique_ptr<RankEngine>> engines;
+  const auto run = [&](bool rows, GraphMode graph) {
+    EngineOptions options = training_options(storage, graph);
+    options.embedding_by_rows = rows;
+    options.gradient_release = release;
+    if (release) options.max_grad_norm = 0;
+    engines.push_back(std::make_unique<RankEngine>(
+        *self.comm, options, false, make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())), vocabulary));
+    Engine& engine = engines.back()->engine;
+    EXPECT_EQ(engine.store().looks_up_rows(), rows && lookup);
+    EXPECT_EQ(engine.store().reduces_rows(), rows);
+    Trained out;
+    for (int64_t step = 1; step <= 6; ++step) {
+      int64_t targets = 0;
+      std::vector<Batch> own;
+      for (int64_t row = 0; row < rows_of_a_rank * world; ++row) {
+        // Few ids, which ranks have in common, and ids of all parts of the table.
+        Batch batch = row_of(step * 64 + row, row / world % 2 == step % 2 ? vocabulary : 40);
+        targets += batch.num_targets;
+        if (row % world == self.comm->rank()) own.push_back(std::move(batch));
+      }
+      UpdateResult result;
+      if (release) {
+        result = engine.single_step(own[0], 1e-3, step, targets);
+      } else {
+        engine.begin_window();
+        for (const Batch& batch : own) engine.micro_step(batch);
+        result = engine.update(1e-3, step, targets);
+      }
+      EXPECT_FALSE(result.nonfinite);
+      out.losses.push_back(result.loss_sum);
+      out.norms.push_back(result.grad_norm);
+      if (step % 2 == 0) out.losses.push_back(engine.evaluate(own[0]));
+    }
+    engine.store().sync_updates();
+    out.weights = engines.back()->weights();
+    out.state = state_bytes(engine);
+    out.nodes = graph_nodes(engine);
+    return out;
+  };
+  const Trained gathered = run(false, GraphMode::never);
+  const Trained rows = run(true, GraphMode::never);
+  const Trained graph = run(true, GraphMode::always);
+  EXPECT_NE(rows.losses.front(), rows.losses.back());
+  EXPECT_GT(graph.nodes, 100);
+  EXPECT_TRUE(rows.losses == gathered.losses && rows.norms == gathered.norms &&
+              rows.state == gathered.state && rows.weights == gathered.weights)
+      << "not the bits of an embedding that travels whole";
+  EXPECT_TRUE(rows.losses == graph.losses && rows.norms == graph.norms && rows.state == graph.state)
+      << "a graph gives other bits";
+}
+
+TEST_P(GpuEngines, RowsGiveTheBitsOfAWholeEmbedding) {
+  for (const DType storage : {DType::bf16, DType::f32}) {
+    for (const bool release : {false, true}) {
+      for (const bool lookup : {true, false}) {
+        SCOPED_TRACE(testing::Message() << name_of(storage) << (release ? ", release" : "")
+                                        << (lookup ? "" : ", gradient only"));
+        run([&](Rank& self) { train_by_rows(self, storage, release, lookup); });
+      }
+    }
+  }
+}
+
 TEST_P(GpuEngines, ThePlanIsWhatIsAllocated) {
   for (const bool whole : {false, true}) {
     run([whole](Rank& self) {
       EngineOptions options = training_options(DType::bf16, GraphMode::automatic);
       options.whole_states = whole;
-      RankEngine real(*self.comm, options, false, make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())));
+      const int64_t vocabulary = 2 * (self.comm->world_size() + 2) * tokens;
+      RankEngine real(*self.comm, options, false, make_cuda_device(gpu_ranks::gpu_of(self.comm->rank())),
+                      vocabulary);
+      EXPECT_EQ(real.engine.store().looks_up_rows(), !whole);
       const auto null = make_null_device(self.device->facts());
       const auto pretended = make_null_communicator(self.comm->world_size());
-      const Engine planned(*null, *pretended, hybrid_config(false), false, options);
+      const Engine planned(*null, *pretended, hybrid_config(false, vocabulary), false, options);
       EXPECT_EQ(real.device->plan().total(), null->plan().total());
       EXPECT_EQ(real.device->allocated_bytes(), null->plan().total());
     });

@@ -93,6 +93,77 @@ TEST(EmbeddingOp, Gradient) {
   }
 }
 
+/// The ids of several ranks, each with its order.
+Array ids_of(const std::vector<Array>& tokens) {
+  std::vector<double> out;
+  for (const Array& own : tokens) {
+    for (const double id : own.values()) out.push_back(id);
+    for (const double position : order_of(own).values()) out.push_back(position);
+  }
+  const auto ranks = static_cast<int64_t>(tokens.size());
+  return {DType::i32, {ranks, 2, tokens[0].count()}, out};
+}
+
+// The parts of a table, cut anywhere, against the whole: what they look up adds up to the rows, and their
+// gradients are stretches of the sum over ranks of each rank's own, to the bit.
+TEST_P(Embedding, PartsAreTheTable) {
+  const DType dtype = GetParam();
+  constexpr int64_t vocabulary = 37, width = 70, ranks = 3;
+  for (const int64_t length : {1, 2, 63, 130}) {
+    // Ids of their own, ids that all have, and long runs.
+    std::vector<Array> tokens;
+    for (int64_t r = 0; r < ranks; ++r)
+      tokens.push_back(
+          parity::random_ids({length}, r == 1 ? 3 : vocabulary, static_cast<uint64_t>(r + length)));
+    const Array ids = ids_of(tokens);
+    const Array weight = parity::random(dtype, {vocabulary, width}, 2);
+    const Array dy = parity::random(dtype, {ranks, length, width}, 3);
+    Array start = parity::random(compute_dtype(dtype), weight.shape(), 4);
+    // What ranks with a table each and a sum over them would give.
+    Array sum(compute_dtype(dtype), weight.shape(),
+              std::vector<double>(static_cast<size_t>(vocabulary * width)));
+    Array whole_y(dtype, dy.shape());
+    parity::Runner run;
+    for (int64_t r = 0; r < ranks; ++r) {
+      const Array order = order_of(tokens[static_cast<size_t>(r)]);
+      Array own(compute_dtype(dtype), weight.shape(),
+                std::vector<double>(static_cast<size_t>(vocabulary * width)));
+      run([&](Stream& stream) {
+        const Tensor rows = whole_y.view().slice(r, 1).reshaped({length, width});
+        ops::embedding_forward(stream, rows, tokens[static_cast<size_t>(r)].view(), weight.view());
+        ops::embedding_backward(stream, own.view(), dy.view().slice(r, 1).reshaped({length, width}),
+                                tokens[static_cast<size_t>(r)].view(), order.view());
+        ops::add(stream, sum.view(), own.view());
+      });
+    }
+    Array expected = start;
+    run([&](Stream& stream) { ops::add(stream, expected.view(), sum.view()); });
+    std::vector<double> found(static_cast<size_t>(dy.count()));
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{0, 1000}, {1000, 1}, {1001, 1589}}) {
+      SCOPED_TRACE(testing::Message() << length << " tokens, from element " << first);
+      const auto stretch = [&, b = first, n = count](const Array& x) {
+        const std::vector<double> all = x.values();
+        return Array(x.dtype(), {n}, {all.begin() + b, all.begin() + b + n});
+      };
+      const Array part = stretch(weight);
+      Array y(dtype, dy.shape());
+      parity::run_twice({&y}, [&, b = first](Stream& stream) {
+        ops::embedding_part_forward(stream, y.view(), ids.view(), part.view(), b);
+      });
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(found[i] == 0 || y.values()[i] == 0);
+        found[i] += y.values()[i];
+      }
+      Array dpart = stretch(start);
+      parity::run_twice({&dpart}, [&, b = first](Stream& stream) {
+        ops::embedding_part_backward(stream, dpart.view(), dy.view(), ids.view(), b);
+      });
+      EXPECT_EQ(dpart.values(), stretch(expected).values());
+    }
+    EXPECT_EQ(found, whole_y.values());
+  }
+}
+
 TEST(EmbeddingOp, IdOutOfRangeIsCaught) {
   const Array tokens(DType::i32, {1}, {7});
   const Array weight = parity::random(DType::f32, {7, 4}, 1);

@@ -74,8 +74,10 @@ int run_step(const std::string& stream, int leave_out) {
     Waits waits;
     if (comm.rank() == 0) waits.stream = stream;
     EngineOptions options = tiny_options(DType::bf16, 32);
-    RankEngine rank(comm, options, false, std::make_unique<ForgetfulDevice>(waits));
-    const Batch batch = packed_row({random_document(20, 1, 24, static_cast<uint64_t>(comm.rank()))}, 32);
+    // A vocabulary of which rows are looked up.
+    RankEngine rank(comm, options, false, std::make_unique<ForgetfulDevice>(waits), 130);
+    EXPECT_TRUE(rank.engine.store().looks_up_rows());
+    const Batch batch = packed_row({random_document(20, 1, 130, static_cast<uint64_t>(comm.rank()))}, 32);
     for (int step = 1; step <= 2; ++step) {
       waits.seen = 0;
       waits.leave_out = step == 2 ? leave_out : -1;

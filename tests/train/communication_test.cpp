@@ -22,7 +22,8 @@ CommunicationInput four_ranks() {
   in.step.gather_bytes = 12e9;
   in.step.reduce_bytes = 6e9;
   in.forward_gather = 6e9;
-  in.blocks = 8;
+  in.first_gather = 0.75e9;
+  in.last_reduce = 0.75e9;
   in.per_node = 2;
   in.nodes = 2;
   return in;
@@ -56,12 +57,22 @@ TEST(Communication, NothingHidesBehindNoCompute) {
 TEST(Communication, OnlyTheEndsShowBehindMuchCompute) {
   CommunicationInput in = four_ranks();
   in.forward_seconds = in.backward_seconds = 100;
-  const Communication all_blocks = forecast_communication(in, slow_links());
-  EXPECT_DOUBLE_EQ(all_blocks.exposed_seconds, 2.0 / 8 + 4.0 / 8);
-  // Half of the weights are embedding and head: one half of those is reduced when backward is over.
-  in.block_share = 0.5;
-  const Communication with_embedding = forecast_communication(in, slow_links());
-  EXPECT_DOUBLE_EQ(with_embedding.exposed_seconds, 2.0 / 16 + 4.0 / 16 + 4.0 * 0.25);
+  const Communication out = forecast_communication(in, slow_links());
+  EXPECT_DOUBLE_EQ(out.exposed_seconds, 2.0 / 8 + 4.0 / 8);
+}
+
+// Of 8 GB that are reduced, 1 GB are looked-up rows before forward; as many bytes of their gradients are
+// gathered behind backward. A node receives a quarter of each from a device outside, two of them.
+TEST(Communication, LookedUpRowsShowInFull) {
+  CommunicationInput in = four_ranks();
+  in.forward_seconds = in.backward_seconds = 100;
+  const Communication before = forecast_communication(in, slow_links());
+  in.step.reduce_bytes += 0.75e9;
+  in.step.gather_bytes += 0.75e9;
+  in.lookup_reduce = in.lookup_gather = 0.75e9;
+  const Communication after = forecast_communication(in, slow_links());
+  EXPECT_DOUBLE_EQ(after.exposed_seconds, before.exposed_seconds + 0.5 + 0.25);
+  EXPECT_DOUBLE_EQ(after.node_link_bytes, before.node_link_bytes + 0.5e9 + 0.25e9);
 }
 
 TEST(Communication, WhatIsSentBehindBackwardShowsInFull) {
