@@ -45,19 +45,26 @@ TEST(Rules, LaunchBound) {
   facts.profile->graph = false;
   facts.profile->busy_ms = 580;
   const auto finding = rules::launch_bound(facts);
-  // Of 1 s the device is busy 0.58 s and waits 0.02 s for data: 0.4 s go; two thirds of them; all but the
-  // busy time.
-  expect_gain(finding, 100 * (1 / 0.6 - 1), 100 * (1 / 0.732 - 1), 100 * (1 / 0.58 - 1));
+  // Of 1 s the device is busy 0.58 s and waits 0.02 s for data: the rest goes; two thirds of it and no wait
+  // for data; all but the busy time.
+  expect_gain(finding, 100 * (1 / 0.58 - 1), 100 * (1 / 0.732 - 1), 100 * (1 / 0.58 - 1));
   EXPECT_EQ(finding->key, "cuda_graph");
   EXPECT_EQ(finding->value, "true");
   EXPECT_EQ(finding->confidence, Confidence::high);
-  // No more is saved than launches hold up.
+  // Waits for other ranks stay.
+  facts.steps.exposed_comm = 0.1;
+  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.68 - 1), 0.01);
+  facts.steps.exposed_comm = 0;
+  // No more is saved than launches hold up, and as much of the waits for data.
   facts.steps.host_bound = 0.1;
-  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.9 - 1), 0.01);
+  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.88 - 1), 0.01);
+  facts.steps.data_wait = 0.3;
+  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.8 - 1), 0.01);
+  facts.steps.data_wait = 0.02;
   // A host that was held up here and there ran ahead again before the meter looked: the profile has the gaps.
   facts.steps.host_bound = 0.006;
   facts.profile->host_bound_ms = 350;
-  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.65 - 1), 0.01);
+  EXPECT_NEAR(rules::launch_bound(facts)->gain->expected, 100 * (1 / 0.63 - 1), 0.01);
   facts.profile->host_bound_ms = 0;
   EXPECT_FALSE(rules::launch_bound(facts));
   // A device that is busy all the same loses nothing, whoever sets the pace.
@@ -68,8 +75,8 @@ TEST(Rules, LaunchBound) {
   const ProfileFacts profile = *facts.profile;
   facts.profile.reset();
   facts.steps.roofline = 0.3;
-  expect_gain(rules::launch_bound(facts), 100 * (1 / 0.42 - 1), 100 * (1 / 0.62 - 1),
-              100 * (1 / (0.3 / 0.9 + 0.02) - 1));
+  expect_gain(rules::launch_bound(facts), 100 * (1 / 0.4 - 1), 100 * (1 / 0.62 - 1),
+              100 * (1 / (0.3 / 0.9) - 1));
   facts.steps.roofline = unknown;
   EXPECT_FALSE(rules::launch_bound(facts)->gain);
   // Without the meter the profile speaks; below 5 % nobody does.

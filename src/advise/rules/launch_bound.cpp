@@ -2,12 +2,13 @@
 //
 // Model: for a share h of a step of S seconds launches set the pace (the meter counts a stretch whole, though
 // the device works in between). From a CUDA graph all kernels are there, so that such a stretch takes what
-// the device is busy: the step takes S - min(h S, S - B - W), B the busy time of the profile, W the waits for
-// data and ranks. Low: a third of that stays (the parts between graphs); high: nothing but B is left. Without
-// a profile B is taken for the step's least time by the meter's roofline / 0.75 (low 0.5, high 0.9); without
-// both nothing is predicted. h S is the meter's or the profile's share of time in which the device idled
-// while the host worked, whichever is more: the profile sees the shortest gaps, the meter all steps. Speaks
-// from 5 % of S on, and where 3 % of S can be saved.
+// the device is busy. Waits for data that are no longer than that go, too: a host that is ahead has the next
+// rows ready. The step takes S - min(h S + min(h S, D), S - B - R), B the busy time of the profile, D and R
+// the waits for data and for ranks. Low: D stays and of the rest a third (the parts between graphs); high:
+// nothing but B is left. Without a profile B is taken for the step's least time by the meter's roofline /
+// 0.75 (low 0.5, high 0.9); without both nothing is predicted. h S is the meter's or the profile's share of
+// time in which the device idled while the host worked, whichever is more: the profile sees the shortest
+// gaps, the meter all steps. Speaks from 5 % of S on, and where 3 % of S can be saved.
 #include <algorithm>
 
 #include "advise/rules.h"
@@ -22,7 +23,7 @@ struct Times {
   double step = unknown;
   double paced = unknown;                              // h S
   double busy = unknown, busy_high = 0, busy_low = 0;  // B, and what it may be
-  double waits = 0;
+  double data = 0, ranks = 0;                          // D, R
 };
 
 Times times_of(const RunFacts& facts) {
@@ -31,12 +32,13 @@ Times times_of(const RunFacts& facts) {
   out.step = facts.steps.seconds;
   out.paced = out.step * facts.steps.host_bound;
   const auto share = [](double value) { return value > 0 ? value : 0; };
-  out.waits = out.step * (share(facts.steps.data_wait) + share(facts.steps.exposed_comm));
+  out.data = out.step * share(facts.steps.data_wait);
+  out.ranks = out.step * share(facts.steps.exposed_comm);
   if (profiled && facts.profile->host_bound_ms > 0) {
     if (std::isnan(out.paced)) {
       out.step = facts.profile->step_ms * 1e-3;
       out.paced = 0;
-      out.waits = 0;
+      out.data = out.ranks = 0;
     }
     out.paced = std::max(out.paced, out.step * facts.profile->host_bound_ms / facts.profile->step_ms);
   }
@@ -57,9 +59,14 @@ std::optional<Finding> rules::launch_bound(const RunFacts& facts) {
   const Times times = times_of(facts);
   const double step = times.step;
   if (!(times.paced >= 0.05 * step)) return std::nullopt;
-  const auto saved = [&](double busy) { return std::min(times.paced, step - busy - times.waits); };
+  const auto saved = [&](double busy) {
+    return std::min(times.paced + std::min(times.paced, times.data), step - busy - times.ranks);
+  };
+  const auto surely_saved = [&](double busy) {
+    return std::min(times.paced, step - busy - times.data - times.ranks);
+  };
   const bool known = !std::isnan(times.busy);
-  if (known && saved(times.busy) < 0.03 * step) return std::nullopt;
+  if (known && surely_saved(times.busy) < 0.03 * step) return std::nullopt;
   const bool profiled = facts.profile && facts.profile->gpu;
   Finding out;
   out.title = "The device waits for the host to launch kernels";
@@ -70,7 +77,7 @@ std::optional<Finding> rules::launch_bound(const RunFacts& facts) {
     out.evidence +=
         format("; {:.0f} launches for {:.0f} kernels", facts.profile->launches, facts.profile->kernels);
   if (known) {
-    const double low = profiled ? 0.67 * saved(times.busy) : saved(times.busy_high);
+    const double low = profiled ? 0.67 * surely_saved(times.busy) : surely_saved(times.busy_high);
     const double high = profiled ? step - times.busy : saved(times.busy_low);
     out.gain = gain_of_saving(step, saved(times.busy), low, high);
   }

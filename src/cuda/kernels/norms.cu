@@ -220,9 +220,11 @@ class RowSums {
                          static_cast<int>(blockDim.x) / warp_size);
     __syncthreads();
   }
-  /// Gives x to the sum that is `ahead` rows behind the one asked for next.
+  /// Gives x to the sum that is `ahead` rows behind the one asked for next. One lane arrives for its warp, so
+  /// the others' reads of sums taken before have to be behind it: who waits for the arrival may write there.
   __device__ void give(float x, int ahead) {
     x = lanes_sum(x);
+    __syncwarp();
     if (threadIdx.x % warp_size != 0) return;
     const int turn = (turn_ + ahead) % turns;
     reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
