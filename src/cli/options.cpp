@@ -95,7 +95,9 @@ void model_rows(Table& t) {
         "checkpoint folder, or an id that is in the local Hugging Face cache; nothing is downloaded")
       .alias({"model", "base_model"});
   t.add("init", &Config::init, with_model,
-        "weights: read from the checkpoint, or random from config.json alone by Hugging Face's initialiser")
+        "weights: read from the checkpoint, or random from config.json alone by Hugging Face's initialiser; "
+        "eval and "
+        "generate use random ones only where the folder has no others")
       .one_of({"pretrained", "random"});
   t.add("tokenizer_name_or_path", &Config::tokenizer_name_or_path, with_text,
         "folder with tokenizer.json; empty means the model folder")

@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -31,6 +32,26 @@ Config config_of_all(const Config& config) {
   out.max_tokens = config.bench_tokens;
   out.max_length = config.bench_tokens;
   return out;
+}
+
+// Throws Error{resource} where even the deepest model that is timed does not fit, before memory is filled.
+void check_room(const Config& config, const ModelSource& whole, int64_t layers, const Device& device) {
+  ModelSource shallow;
+  std::vector<size_t> first(static_cast<size_t>(layers));
+  std::iota(first.begin(), first.end(), size_t{0});
+  shallow.config = with_layers(whole.config, first);
+  shallow.tied = whole.tied;
+  shallow.random = true;
+  Config least = config_of_all(config);
+  least.recompute = "block";
+  const uint64_t needs = choose_keep(least, shallow, device.facts(), 1, device.available_bytes()).plan_bytes;
+  if (needs <= device.available_bytes()) return;
+  throw Error(
+      ErrorKind::resource,
+      format("{} layers of {} need {}, {} are there", layers, config.bench_model, format_bytes(needs),
+             format_bytes(device.available_bytes())),
+      format("bench ladder on {}", device.name()),
+      "name a smaller model, fewer layers or tokens: on a CPU e.g. --model examples/demo/model --tokens 256");
 }
 
 // A model that is shallow enough is measured whole.
@@ -123,6 +144,7 @@ int verb_bench_ladder(const Invocation& call) {
   whole.config = options.step.model;
   whole.tied = options.step.model.tie_word_embeddings;
   whole.random = true;
+  check_room(config, whole, options.step.depths.back(), *device);
   const KeepChoice choice =
       choose_keep(config_of_all(config), whole, device->facts(), options.devices, device->available_bytes());
   options.keep_of_all = choice.keep;

@@ -27,7 +27,7 @@ int verb_eval(const Invocation& call) {
   }
   if (!own) check_mixture_keys(config);
   const auto device = open_device(config);
-  const ModelSource source = open_model(config.model_name_or_path, config.init);
+  const ModelSource source = open_trained_model(config.model_name_or_path, config.init);
   const TextSource text = open_run_text(config, source, false);
   TokenizedSet set = load_set(entries, split, config, source, text);
   if (!own && config.val_size > 0) {

@@ -49,7 +49,7 @@ int verb_generate(const Invocation& call) {
     throw Error(ErrorKind::usage, "there is no prompt", "--prompt", "give --prompt \"your question\"");
   }
   const auto device = open_device(config);
-  const ModelSource source = open_model(config.model_name_or_path, config.init);
+  const ModelSource source = open_trained_model(config.model_name_or_path, config.init);
   const TextSource text = open_run_text(config, source, true);
   const std::vector<int32_t> prompt = prompt_tokens(config, text);
   SamplingOptions sampling{config.max_new_tokens, config.temperature, config.top_k, config.top_p,

@@ -59,6 +59,17 @@ ModelSource open_model(const std::string& name_or_path, const std::string& init)
   return source;
 }
 
+ModelSource open_trained_model(const std::string& name_or_path, const std::string& init) {
+  ModelSource source = open_model(name_or_path, init);
+  if (!source.random) return source;
+  if (source.checkpoint->has_weights()) {
+    log::info("init: random is for training: the weights in {} are used", source.folder.string());
+    return open_model(name_or_path, "pretrained");
+  }
+  log::warn("{} has no weights: random ones are used, for init is random", source.folder.string());
+  return source;
+}
+
 void fill_store(ParamStore& store, Stream& stream, const ModelSource& source, uint64_t seed) {
   if (source.random) {
     store.initialise(stream, seed, source.config.initializer_range);

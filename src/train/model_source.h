@@ -30,6 +30,9 @@ struct ModelSource {
 /// Throws Error{model} for everything that cannot be trained: see io/checkpoint_reader.h, io/tensor_names.h,
 /// model/config.h.
 ModelSource open_model(const std::string& name_or_path, const std::string& init);
+/// The same for who uses a model and does not train it: weights that the folder has are taken although the
+/// configuration of a training says `init: random`; where it has none, a warning says that they are random.
+ModelSource open_trained_model(const std::string& name_or_path, const std::string& init);
 
 /// Fills the store: from the checkpoint, or by the initialiser with `seed`.
 void fill_store(ParamStore&, Stream&, const ModelSource&, uint64_t seed);

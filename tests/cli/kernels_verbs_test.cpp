@@ -128,6 +128,14 @@ TEST(KernelsVerbs, BenchSaysWhatIsWrongBeforeItMeasures) {
   }
 }
 
+TEST(KernelsVerbs, ALadderThatDoesNotFitSaysSoAtOnce) {
+  const ProgramResult result =
+      run_deltatune("bench ladder --device cpu --model qwen3.8-27b --depths 48,56 --optim_dtype f32");
+  EXPECT_EQ(result.code, 4);
+  EXPECT_NE(result.err.find("56 layers of qwen3.8-27b need"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("--model examples/demo/model"), std::string::npos) << result.err;
+}
+
 // A rename onto a pipe or device would put a file in its place.
 TEST(KernelsVerbs, BenchLeavesWhatIsNoFileAlone) {
   ScratchFolder folder;

@@ -162,8 +162,8 @@ TEST_F(BadInput, CutConversationsAreReported) {
                      {"max_length", "12"},
                      {"overwrite_output_dir", "true"}});
   for (const auto& [overflow, says] : std::map<std::string, std::string>{
-           {"truncate", "longer than max_length 12: 2 truncated, 0 split; 16 tokens are left out"},
-           {"split", "longer than max_length 12: 0 truncated, 2 split; 0 tokens are left out"},
+           {"truncate", "longer than max_length 12: 2 truncated, 0 split; 16 tokens left out"},
+           {"split", "longer than max_length 12: 0 truncated, 2 split; 0 tokens left out"},
            {"drop", "0 without a supervised token, 2 too long"}}) {
     keys["overflow"] = overflow;
     const ProgramResult result = run_verb("train", keys);

@@ -165,7 +165,21 @@ TEST(Save, TheHeadIsWrittenWhereItIsNotTheEmbedding) {
                         {"max_length", "128"},
                         {"max_tokens", "256"},
                         {"device", "cpu"}};
-    EXPECT_EQ(run_verb("eval", again).code, 0);
+    const ProgramResult trained = run_verb("eval", again, "--json");
+    EXPECT_EQ(trained.code, 0);
+    // The configuration of a training from random weights evaluates what it made.
+    const ProgramResult same = run_verb("eval", with(again, {{"init", "random"}}), "--json");
+    EXPECT_EQ(same.code, 0);
+    EXPECT_NE(same.err.find("init: random is for training"), std::string::npos) << same.err;
+    const auto loss = [](const ProgramResult& of) {
+      return json::parse(of.out, "eval").at("eval_loss").as_number();
+    };
+    EXPECT_EQ(loss(same), loss(trained));
+    fs::remove(folder / "out/model.safetensors");
+    const ProgramResult random = run_verb("eval", with(again, {{"init", "random"}}), "--json");
+    EXPECT_EQ(random.code, 0);
+    EXPECT_NE(random.err.find("has no weights: random ones are used"), std::string::npos) << random.err;
+    EXPECT_NE(loss(random), loss(trained));
   }
 }
 
