@@ -90,12 +90,13 @@ NonfiniteOrigin find_nonfinite(Engine& engine, int64_t rows) {
   } else if (!known || bad.empty()) {
     out.where = rows == 1 && bad.empty() && known ? "the loss" : "";
   } else if (bad.contains(params.final_group)) {
-    // Behind the last block's input: the block itself, the head and the loss have no record of their own.
+    // Behind the last block's input: the block itself, the head and the loss have no record of their own. Nor
+    // have earlier rows, and gradients are the sum of all rows: which of them it was cannot be told.
     if (rows == 1) {
       out.layer = layers - 1;
       out.where = format("layer {} or behind it (head, loss)", layers - 1);
     } else {
-      out.where = "a row before the last of the step: the layer is not known";
+      out.where = format("an earlier row of the step, or layer {} or behind it (head, loss)", layers - 1);
     }
   } else {
     out.pass = "backward";

@@ -153,7 +153,9 @@ TEST(NonfiniteTest, BehindTheLastLayerOneCannotTellMore) {
   EXPECT_EQ(found.where, "layer 4 or behind it (head, loss)");
   const NonfiniteOrigin rows =
       origin({.accumulation = 2}, [](Engine& engine) { set_all(engine, "head", INFINITY); });
+  // All rows break there, and an earlier one alone would leave the same behind.
   EXPECT_LT(rows.layer, 0);
+  EXPECT_EQ(rows.where, "an earlier row of the step, or layer 4 or behind it (head, loss)");
   EXPECT_EQ(rows.last_group, "final");
 }
 
