@@ -61,8 +61,9 @@ struct Layout {
   StreamMode mode = StreamMode::direct;
 };
 
-// What all ranks agree on after one step of a model that `damage` was done to.
-NonfiniteOrigin origin(const Layout& layout, const std::function<void(Engine&)>& damage) {
+// What all ranks agree on after one step of a model that `damage` was done to; ranks: whose it was.
+NonfiniteOrigin origin(const Layout& layout, const std::function<void(Engine&)>& damage,
+                       std::vector<int>* ranks = nullptr) {
   const TokenizedSet set = set_of(std::vector<Document>(40, random_document(40, 1, 24, 7)), tokens);
   NonfiniteOrigin out;
   std::vector<std::string> seen;
@@ -90,6 +91,7 @@ NonfiniteOrigin origin(const Layout& layout, const std::function<void(Engine&)>&
     report.nonfinite_origin.add_to(event);
     seen.push_back(json::dump(event));
     out = report.nonfinite_origin;
+    if (ranks != nullptr) *ranks = report.nonfinite_ranks;
   });
   for (const std::string& text : seen) EXPECT_EQ(text, seen.front());
   return out;
@@ -137,6 +139,21 @@ TEST(NonfiniteTest, TheLastLayerWhoseGradientIsNotFinite) {
       EXPECT_EQ(found.first_group, found.last_group);
       EXPECT_EQ(found.groups, 1);
     }
+  }
+}
+
+// A rank knows its own loss and the gradients of its norms before they are summed. What overflows in a
+// matrix's gradient and in nothing before it is seen in the sum of the ranks only.
+TEST(NonfiniteTest, RanksAreThoseWhoseOwnShareIsKnown) {
+  for (const bool whole_states : {false, true}) {
+    const Layout layout{.world = 2, .whole_states = whole_states};
+    std::vector<int> ranks;
+    origin(
+        layout, [](Engine& engine) { break_forward(engine, 1); }, &ranks);
+    EXPECT_EQ(ranks, (std::vector<int>{0, 1}));
+    origin(
+        layout, [](Engine& engine) { break_backward(engine, 1); }, &ranks);
+    EXPECT_TRUE(ranks.empty());
   }
 }
 
