@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/format.h"
 #include "base/median.h"
 
 namespace deltatune {
@@ -145,6 +146,35 @@ std::optional<DeviceCard> card_of(const json::Value& run, const std::optional<Pr
   return card == nullptr ? std::nullopt : std::optional<DeviceCard>(*card);
 }
 
+std::string nonfinite_where(const json::Value& event) {
+  std::string out = text_of(event, "where", 200);
+  if (!out.empty()) return out;
+  for (const char* key : {"layer", "tensor", "op"}) {
+    const double layer = number_of(event, key);
+    const std::string text =
+        !(layer >= 0 && layer < 1e6) ? text_of(event, key, 100) : std::to_string(std::llround(layer));
+    if (!text.empty()) out += (out.empty() ? "" : ", ") + std::string(key) + " " + text;
+  }
+  return out;
+}
+
+// The step is the first; where it began is told by the first event that knows a layer, for a value that is
+// not finite often is in the same place again.
+void take_nonfinite(const json::Array& events, RunFacts& out) {
+  const auto knows = [](const json::Value& event) { return number_of(event, "layer") >= 0; };
+  const auto step_of = [](const json::Value& event) {
+    const double step = number_of(event, "step");
+    return step >= 0 && step <= 1e12 ? step : unknown;
+  };
+  const auto found = std::find_if(events.begin(), events.end(), knows);
+  const json::Value& telling = found == events.end() ? events.front() : *found;
+  out.nonfinite_step = step_of(events.front());
+  out.nonfinite_where = nonfinite_where(telling);
+  const double step = step_of(telling);
+  if (&telling != &events.front() && !out.nonfinite_where.empty() && !std::isnan(step))
+    out.nonfinite_where += format(" (step {:.0f})", step);
+}
+
 }  // namespace
 
 std::string RunFacts::setting(const std::string& key) const {
@@ -223,19 +253,7 @@ RunFacts facts_of(const RunFolder& folder) {
   out.loss = curve(record, "loss");
   out.grad_norm = curve(record, "grad_norm");
   out.nonfinite_steps = record.nonfinite_steps;
-  if (!record.nonfinite.empty()) {
-    const json::Value& first = record.nonfinite.front();
-    out.nonfinite_step = number_of(first, "step");
-    out.nonfinite_where = text_of(first, "where", 200);
-    if (out.nonfinite_where.empty())
-      for (const char* key : {"layer", "tensor", "op"}) {
-        const double layer = number_of(first, key);
-        const std::string text =
-            !(layer >= 0 && layer < 1e6) ? text_of(first, key, 100) : std::to_string(std::llround(layer));
-        if (!text.empty())
-          out.nonfinite_where += (out.nonfinite_where.empty() ? "" : ", ") + std::string(key) + " " + text;
-      }
-  }
+  if (!record.nonfinite.empty()) take_nonfinite(record.nonfinite, out);
   if (const json::Value* plan = run.find("plan"); plan != nullptr) {
     out.memory = number_of(*plan, "total_bytes");
     out.memory_available = number_of(*plan, "available_bytes");

@@ -96,7 +96,7 @@ struct RunFacts {
   bool slow_kernels = false;  ///< a log line said so
   std::vector<Point> loss, grad_norm;
   int64_t nonfinite_steps = 0;
-  double nonfinite_step = unknown;                      ///< the first
+  double nonfinite_step = unknown;                      ///< the first, where it says so
   std::string nonfinite_where;                          ///< where it began, as its event says; or empty
   double memory = unknown, memory_available = unknown;  ///< bytes of one device, as planned
   DataFacts data;

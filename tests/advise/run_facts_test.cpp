@@ -116,5 +116,38 @@ TEST(RunFacts, SumsOfAnyValueDoNoHarm) {
   }
 }
 
+RunFacts with_events(const std::string& metrics) {
+  ScratchFolder folder;
+  write_text(folder / "metrics.jsonl", metrics);
+  RunFolder run(folder / "");
+  run.refresh();
+  return facts_of(run);
+}
+
+TEST(RunFacts, WhereItBeganIsOfTheFirstEventThatKnowsALayer) {
+  const std::string vague = R"({"event": "nan", "step": 3, "where": "an earlier row"})"
+                            "\n";
+  const std::string other = R"({"event": "nan", "step": 4})"
+                            "\n";
+  const std::string exact = R"({"event": "nan", "step": 5, "where": "layer 2, forward", "layer": 2})"
+                            "\n";
+  RunFacts facts = with_events(vague + other + exact + exact);
+  EXPECT_EQ(facts.nonfinite_steps, 4);
+  EXPECT_EQ(facts.nonfinite_step, 3);
+  EXPECT_EQ(facts.nonfinite_where, "layer 2, forward (step 5)");
+  EXPECT_EQ(with_events(exact + vague).nonfinite_where, "layer 2, forward");
+  EXPECT_EQ(with_events(vague + other).nonfinite_where, "an earlier row");
+  EXPECT_EQ(with_events(other + vague).nonfinite_where, "");
+}
+
+TEST(RunFacts, AStepThatIsNoneIsNotPrinted) {
+  for (const char* step : {"1e300", "-5", "\"3\"", "null"}) {
+    const auto finding =
+        rules::loss_trouble(with_events(format(R"({{"event": "nan", "step": {}}})", step) + "\n"));
+    ASSERT_TRUE(finding) << step;
+    EXPECT_EQ(finding->evidence, "1 step") << step;
+  }
+}
+
 }  // namespace
 }  // namespace deltatune

@@ -73,10 +73,12 @@ std::optional<Finding> rules::loss_trouble(const RunFacts& facts) {
   out.severity = Severity::problem;
   if (facts.nonfinite_steps > 0) {
     out.title = "The loss or a gradient is not finite";
-    out.evidence =
-        facts.nonfinite_steps == 1
-            ? format("in step {:.0f}", facts.nonfinite_step)
-            : format("{}, the first is {:.0f}", counted(facts.nonfinite_steps, "step"), facts.nonfinite_step);
+    out.evidence = counted(facts.nonfinite_steps, "step");
+    if (!std::isnan(facts.nonfinite_step)) {  // an event may lack it
+      out.evidence = facts.nonfinite_steps == 1
+                         ? format("in step {:.0f}", facts.nonfinite_step)
+                         : format("{}, the first is {:.0f}", out.evidence, facts.nonfinite_step);
+    }
     if (!facts.nonfinite_where.empty()) out.evidence += format("; where it began: {}", facts.nonfinite_where);
     double norm = unknown;  // the last one before
     for (const Point& point : facts.grad_norm) {
