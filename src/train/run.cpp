@@ -463,9 +463,13 @@ class TrainingRun {
 
   void finish() {
     if (trainer_->updates_done() == 0) {
-      throw Error(ErrorKind::diverged, "no step has updated the weights",
-                  format("{}, each without a finite gradient or without a target",
-                         counted(trainer_->steps_done(), "step")),
+      // With gradient release the blocks that backward had come to before the first bad gradient are updated.
+      const bool release = config_.gradient_release;
+      throw Error(ErrorKind::diverged,
+                  release ? "no step has updated all of the weights" : "no step has updated the weights",
+                  format("{}, each without a finite gradient{} or without a target",
+                         counted(trainer_->steps_done(), "step"),
+                         release ? " in all blocks (those before the first bad one may be updated)" : ""),
                   "look at the warnings above; no model was written");
     }
     if (eval_set_ && evaluated_step_ != trainer_->steps_done()) run_evaluation();

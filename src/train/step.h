@@ -32,7 +32,7 @@ struct StepReport {
   double data_seconds = 0;         ///< of which waiting for batches
   double comm_seconds = 0;         ///< in which the device has waited for other ranks; below 0: not measured
   double host_bound_seconds = -1;  ///< see LaunchMeter; below 0: not measured
-  bool nonfinite = false;          ///< loss or gradient: nothing was updated
+  bool nonfinite = false;          ///< loss or gradient: nothing was updated, with release not all
   std::vector<int> nonfinite_ranks;  ///< whose it was; empty: alone, or not known
   NonfiniteOrigin nonfinite_origin;  ///< where it began
   bool empty = false;                ///< no target in the whole window: nothing was updated

@@ -248,6 +248,16 @@ TEST_F(BadInput, ALossThatIsNotFinite) {
   EXPECT_EQ(result.code, 6) << result.err;
   EXPECT_EQ(events(folder / "out", "nan").size(), 3u) << result.err;
   EXPECT_FALSE(fs::exists(folder / "out/model.safetensors"));
+  EXPECT_NE(result.err.find("error: no step has updated the weights\n"), std::string::npos) << result.err;
+  // With gradient release some blocks may have been updated: the warnings and the end say the same.
+  keys = with(keys,
+              {{"gradient_release", "true"}, {"max_grad_norm", "0"}, {"gradient_accumulation_steps", "1"}});
+  const ProgramResult released = run_verb("train", keys);
+  EXPECT_EQ(released.code, 6) << released.err;
+  EXPECT_NE(released.err.find("blocks from the first such gradient on are not updated"), std::string::npos)
+      << released.err;
+  EXPECT_NE(released.err.find("error: no step has updated all of the weights\n"), std::string::npos)
+      << released.err;
 }
 
 }  // namespace
