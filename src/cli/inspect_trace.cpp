@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <span>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/format.h"
@@ -64,8 +65,8 @@ int inspect_trace(const std::string& path, bool as_json) {
     return code;
   }
   std::string text =
-      format("path        {}\nkind        trace, {} events in {:.3f} ms\n\n{:>4} {:<20} {:>9} {:>12}\n", path,
-             format_count(trace.events), (trace.end_us - trace.begin_us) * 1e-3, "rank", "lane", "events",
+      format("path        {}\nkind        trace, {} in {:.3f} ms\n\n{:>4} {:<20} {:>9} {:>12}\n", path,
+             counted(trace.events, "event"), (trace.end_us - trace.begin_us) * 1e-3, "rank", "lane", "events",
              "busy ms");
   for (size_t i = 0; i < std::min(trace.lanes.size(), shown_lanes); ++i) {
     const TraceLane& lane = trace.lanes[i];

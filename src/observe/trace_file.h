@@ -46,9 +46,9 @@ struct TraceSummary {
   std::vector<std::string> problems;  ///< at most 20; empty: the file is sound
 };
 
-/// Looks at every event: known phase, name, process and thread, finite times that are not negative, lanes
-/// with names, and events of a lane that either follow or contain each other. Throws Error{data} where the
-/// text is no JSON object with a list of traceEvents, or above the bounds below.
+/// Looks at every event: known phase, name, process and thread, times up to 1e18 us, durations that are not
+/// negative, lanes with names, and events of a lane that either follow or contain each other. Throws
+/// Error{data} where the text is no JSON object with a list of traceEvents, or above the bounds below.
 TraceSummary check_trace(std::string_view text, std::string_view where);
 /// The same of a file that is read in pieces: memory is that of the events' times.
 TraceSummary check_trace(const json::ByteReader& read, std::string_view where);

@@ -396,6 +396,24 @@ TEST(Inspect, ProblemsGiveExitCodeThree) {
   EXPECT_TRUE(contains(result.out, "llama")) << result.out;
 }
 
+// One event in a lane with a name.
+std::string small_trace(const char* begin) {
+  return R"({"displayTimeUnit":"ms","traceEvents":[{"ph":"M","name":"thread_name","pid":0,"tid":1,)"
+         R"("args":{"name":"host"}},{"ph":"X","name":"x","pid":0,"tid":1,"dur":1500,"ts":)" +
+         std::string(begin) + "}]}";
+}
+
+TEST(Inspect, TraceOfOneEvent) {
+  ScratchFolder folder;
+  const ProgramResult one = run_deltatune("inspect " + folder.write("one.json.gz", small_trace("1")));
+  EXPECT_EQ(one.code, 0) << one.out << one.err;
+  EXPECT_TRUE(contains(one.out, "trace, 1 event in 1.500 ms\n")) << one.out;
+  const ProgramResult far = run_deltatune("inspect " + folder.write("far.json.gz", small_trace("1e308")));
+  EXPECT_EQ(far.code, 3);
+  EXPECT_TRUE(contains(far.out, "ts or dur is no time")) << far.out;
+  EXPECT_FALSE(contains(far.out, "inf")) << far.out;
+}
+
 TEST(Doctor, NamesLibrariesMachineAndEnvironment) {
   const ProgramResult result = run_deltatune("doctor", "WORLD_SIZE=8 SECRET_TOKEN=abc");
   EXPECT_EQ(result.code, 0) << result.out;
