@@ -7,9 +7,11 @@ In README.md, ARCHITECTURE.md, CONTRIBUTING.md, docs/ and examples/:
 - each `./dev VERB` names a verb of ./dev;
 - the keys of YAML blocks are keys of the options table, or nested below one;
 - links to files, and paths in backquotes that start with a folder of the repository, exist.
+README.md's conversation has the questions that `./dev demo` asks.
 docs/reference/options.md is what `deltatune help --markdown` prints.
 It does not run the commands: the demo and the tests do that.
 """
+import json
 import os
 import re
 import subprocess
@@ -110,11 +112,29 @@ def check_document(program, dev_verbs, path):
     return problems
 
 
+def check_demo_questions(dev):
+    """The questions of README.md are those that ./dev takes out of the demo's held-out file."""
+    asked = re.search(r"questions\[@\]:(\d+):(\d+)", dev)
+    if not asked:
+        return ["dev: no questions of the demo are found; mend tools/check_docs.py"]
+    with open(os.path.join(ROOT, "examples/demo/eval.jsonl"), encoding="utf-8") as file:
+        turns = [turn for line in file for turn in json.loads(line)["messages"]]
+    questions = [turn["content"] for turn in turns if turn["role"] == "user"]
+    first, count = int(asked[1]), int(asked[2])
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
+        shown = re.findall(r"^you:  (.*)$", file.read(), re.M)
+    if shown == questions[first : first + count]:
+        return []
+    return ["README.md: the demo's questions are not those that ./dev demo asks: " + " ".join(questions[first : first + count])]
+
+
 def main():
     program = Program(os.path.abspath(sys.argv[1]))
     problems = []
     with open(os.path.join(ROOT, "dev"), encoding="utf-8") as file:
-        dev_verbs = set(re.findall(r"^verb_(\w+)\(\)", file.read(), re.M))
+        dev = file.read()
+    dev_verbs = set(re.findall(r"^verb_(\w+)\(\)", dev, re.M))
+    problems += check_demo_questions(dev)
     count = 0
     for path in documents():
         problems += check_document(program, dev_verbs, path)
