@@ -1,6 +1,7 @@
 // `deltatune inspect PATH`: what a safetensors file, a config.json, a checkpoint or one of our own
 // checkpoints holds, and what is wrong with it. Reads headers only, never the weights. A trace
-// (trace/rank0000.json.gz) is read whole: inspect_trace.cpp.
+// (trace/rank0000.json.gz) is read whole: inspect_trace.cpp. Of a profile.json and a metrics.jsonl it says
+// which verb reads them.
 #include <cstdio>
 #include <map>
 
@@ -8,11 +9,13 @@
 #include "base/error.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "cli/inspect_kind.h"
 #include "cli/inspect_trace.h"
 #include "cli/verbs.h"
 #include "io/checkpoint_reader.h"
 #include "io/model_path.h"
 #include "io/resume.h"
+#include "observe/profile.h"
 #include "train/model_source.h"
 
 namespace deltatune::cli {
@@ -134,15 +137,56 @@ Inspection inspect_folder(const fs::path& folder) {
   return result;
 }
 
+void describe_profile(Inspection& result, const std::string& path) {
+  result.kind = "profile";
+  try {
+    const Profile profile = Profile::from_json(json::parse_file(path));
+    result.facts.push_back(
+        format("profile     {}, rank {} of {}", shown(profile.device), profile.rank, profile.world));
+    result.facts.push_back(format("steps       {}, {:.6g} ms each, the device busy {:.6g} ms",
+                                  counted(profile.steps, "step"), profile.step_ms, profile.busy_ms));
+    result.facts.push_back(
+        format("ops         {}", counted(static_cast<int64_t>(profile.ops.size()), "row")));
+    result.facts.emplace_back(
+        "note        `deltatune report` and `deltatune advise` read it: give them its folder");
+  } catch (const Error& error) {
+    result.problems.push_back(error.within(path).text());
+  }
+}
+
+bool is_trace(const std::string& path) {
+  if (path.ends_with(".json.gz")) return true;  // one that is missing, too
+  std::error_code code;
+  return fs::is_regular_file(path, code) && inspect_kind(path) == InspectKind::trace;
+}
+
 Inspection inspect_path(const std::string& path) {
   std::error_code code;
   Inspection result;
   result.path = path;
-  if (!fs::is_regular_file(path, code)) return inspect_folder(resolve_model_path(path));
-  if (path.ends_with(".json")) {
-    result.kind = "config";
-    describe_config(result, json::parse_file(path), path);
-    return result;
+  if (!fs::is_regular_file(path, code)) {
+    refuse_run_folder(path);
+    return inspect_folder(resolve_model_path(path));
+  }
+  switch (inspect_kind(path)) {
+    case InspectKind::config:
+      result.kind = "config";
+      describe_config(result, json::parse_file(path), path);
+      return result;
+    case InspectKind::profile:
+      describe_profile(result, path);
+      return result;
+    case InspectKind::metrics:
+      result.kind = "metrics of a run";
+      result.facts.emplace_back(
+          "note        `deltatune report` draws it, `deltatune advise` says what it shows: give them its "
+          "folder");
+      return result;
+    case InspectKind::rows:
+      throw Error(ErrorKind::data, "no model, configuration or trace: these are JSON Lines", path,
+                  "rows of a data set are read by `deltatune data show` and `deltatune data check`");
+    default:
+      break;  // traces went another way
   }
   result.kind = "safetensors file";
   const SafetensorsFile file{fs::path(path)};
@@ -221,7 +265,7 @@ void print_tensors(const Inspection& result, bool all) {
 }  // namespace
 
 int verb_inspect(const Invocation& call) {
-  if (call.arguments[0].ends_with(".json.gz")) return inspect_trace(call.arguments[0], call.config().json);
+  if (is_trace(call.arguments[0])) return inspect_trace(call.arguments[0], call.config().json);
   const Inspection result = inspect_path(call.arguments[0]);
   std::map<std::string, Sum> parts, dtypes;
   for (const auto& [file, list] : result.files) {

@@ -1,5 +1,5 @@
-// data show, stats, check, render, tokenize; inspect; doctor: the built program on the embedded demo and on
-// broken files.
+// data show, stats, check, render, tokenize; doctor: the built program on the embedded demo and on broken
+// files.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
@@ -362,56 +362,6 @@ TEST(DataTokenize, ControlTokensInTextNeedPermission) {
   ASSERT_EQ(literal.code, 0) << literal.err;
   EXPECT_GT(std::count(literal.out.begin(), literal.out.end(), ' '), 2);
   EXPECT_EQ(std::count(parsed.out.begin(), parsed.out.end(), ' '), 0) << parsed.out;
-}
-
-TEST(Inspect, ConfigAndFolderOfTheDemo) {
-  const ProgramResult result = run_deltatune("inspect " + demo + "/model");
-  EXPECT_EQ(result.code, 0) << result.out << result.err;
-  EXPECT_TRUE(contains(result.out, "configuration without weights"));
-  const ProgramResult json_result = run_deltatune("inspect --json " + demo + "/model/config.json");
-  EXPECT_EQ(json::parse(json_result.out, "stdout").at("kind").as_string(), "config");
-}
-
-TEST(Inspect, SafetensorsFile) {
-  ScratchFolder folder;
-  const std::string header = R"({"model.norm.weight":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
-  std::string bytes(8, '\0');
-  bytes[0] = static_cast<char>(header.size());
-  const std::string good = folder.write("a.safetensors", bytes + header + std::string(8, '\1'));
-  const ProgramResult result = run_deltatune("inspect --json " + good);
-  ASSERT_EQ(result.code, 0) << result.err;
-  const json::Value root = json::parse(result.out, "stdout");
-  EXPECT_EQ(root.at("parts").at("text").at("parameters").as_integer(), 2);
-  EXPECT_EQ(root.at("tensors").as_array()[0].at("name").as_string(), "model.norm.weight");
-  const std::string cut = folder.write("b.safetensors", bytes + header + "1234");
-  EXPECT_EQ(run_deltatune("inspect " + cut).code, 3);
-  EXPECT_EQ(run_deltatune("inspect " + (folder / "none").string()).code, 3);
-}
-
-TEST(Inspect, ProblemsGiveExitCodeThree) {
-  ScratchFolder folder;
-  const std::string config = folder.write("config.json", R"({"model_type": "llama"})");
-  const ProgramResult result = run_deltatune("inspect " + config);
-  EXPECT_EQ(result.code, 3);
-  EXPECT_TRUE(contains(result.out, "llama")) << result.out;
-}
-
-// One event in a lane with a name.
-std::string small_trace(const char* begin) {
-  return R"({"displayTimeUnit":"ms","traceEvents":[{"ph":"M","name":"thread_name","pid":0,"tid":1,)"
-         R"("args":{"name":"host"}},{"ph":"X","name":"x","pid":0,"tid":1,"dur":1500,"ts":)" +
-         std::string(begin) + "}]}";
-}
-
-TEST(Inspect, TraceOfOneEvent) {
-  ScratchFolder folder;
-  const ProgramResult one = run_deltatune("inspect " + folder.write("one.json.gz", small_trace("1")));
-  EXPECT_EQ(one.code, 0) << one.out << one.err;
-  EXPECT_TRUE(contains(one.out, "trace, 1 event in 1.500 ms\n")) << one.out;
-  const ProgramResult far = run_deltatune("inspect " + folder.write("far.json.gz", small_trace("1e308")));
-  EXPECT_EQ(far.code, 3);
-  EXPECT_TRUE(contains(far.out, "ts or dur is no time")) << far.out;
-  EXPECT_FALSE(contains(far.out, "inf")) << far.out;
 }
 
 TEST(Doctor, NamesLibrariesMachineAndEnvironment) {
