@@ -1,5 +1,7 @@
 """The picture and the table of bench/scaling's results. The SVG takes the reader's theme: its own CSS has both."""
 
+import html
+
 STYLE = """
  .ground { fill: #ffffff } .ink { fill: #111111 } .quiet { fill: #555555 } .line { stroke: #999999 }
  .measured { fill: #3b6fb6 } .prediction { fill: none; stroke: #3b6fb6; stroke-dasharray: 4 3 }
@@ -45,7 +47,7 @@ def draw(result):
 
 def title(result):
     gpus = sorted(set(result.get("gpus") or []))
-    return (f'{result.get("model", "")}, {result.get("layers", "")} layers, {result.get("tokens_per_gpu", 0):,} slots '
+    return (f'{html.escape(str(result.get("model", "")))}, {result.get("layers", "")} layers, {result.get("tokens_per_gpu", 0):,} slots '
             f'a GPU, on {", ".join(gpus) or result.get("device", "")}')
 
 

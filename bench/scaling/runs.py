@@ -62,12 +62,22 @@ def write_model(source, folder, layers):
     return folder, layers
 
 
+def lengths_of(tokens):
+    """Of the conversations of a row: LENGTHS, which fill 8,192 slots, scaled; as many as have two tokens each."""
+    lengths = []
+    for length in LENGTHS:
+        length = max(2, length * tokens // 8192)
+        if sum(lengths) + length <= tokens:
+            lengths.append(length)
+    lengths[-1] += tokens - sum(lengths)
+    return lengths
+
+
 def write_rows(path, rows, tokens, vocabulary):
     """Conversations that fill `rows` rows: noisy walks over some 500 ids, so that there is something to learn."""
     rng = random.Random(7)
     first, ids = min(1000, vocabulary // 2), min(500, vocabulary // 2)
-    lengths = [max(2, length * tokens // 8192) for length in LENGTHS]
-    lengths[-1] += tokens - sum(lengths)
+    lengths = lengths_of(tokens)
     with open(path, "w", encoding="utf-8") as out:
         for _ in range(rows):
             for length in lengths:

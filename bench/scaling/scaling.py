@@ -119,7 +119,7 @@ class Products:
             with tempfile.NamedTemporaryFile(suffix=".json") as out:
                 lengths = os.path.join(self.args.work, "lengths.txt")
                 with open(lengths, "w", encoding="utf-8") as file:
-                    file.writelines(f"{length * self.args.tokens // 8192}\n" for length in runs.LENGTHS)
+                    file.writelines(f"{length}\n" for length in runs.lengths_of(self.args.tokens))
                 words = [self.args.program, "bench", "step", "--model", self.model, "--depths",
                          ",".join(map(str, depths)), "--tokens", str(self.args.tokens), "--lengths", lengths,
                          "--recompute", policy, "--optim", "adamw_8bit", "--no-master_weights", "--weight_rounding",

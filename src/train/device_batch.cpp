@@ -13,7 +13,8 @@ DeviceBatch::DeviceBatch(int64_t tokens, int64_t max_documents, int64_t row_unit
     : tokens_(tokens), max_documents_(max_documents), row_unit_(row_unit) {
   const auto take = [&](int64_t count) {
     const int64_t begin = at_.size;
-    // As an arena would: every tensor starts at a multiple of 256 bytes.
+    // As an arena would: what is taken starts at a multiple of 256 bytes. tokens and order are taken
+    // together, for the ranks exchange them as one.
     at_.size += (count + 63) / 64 * 64;
     return begin;
   };

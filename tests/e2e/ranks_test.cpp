@@ -115,6 +115,36 @@ TEST_F(Ranks, ResumeOnAnyNumberOfRanks) {
                "12 rows in a step");
 }
 
+// A head of its own: rows of the embedding travel in place of its table, where they are fewer.
+TEST_F(Ranks, AnEmbeddingOfItsOwnTrainsLikeOneAndResumesOnMore) {
+  json::Value config = json::parse_file((model / "config.json").string());
+  config.set("tie_word_embeddings", false);
+  write_text(model / "config.json", json::dump(config, 2));
+  const Keys more = {{"max_tokens", "128"}, {"optim_dtype", "f32"}};
+  train(to("of1", 1, 12, more));
+  for (const int ranks : {2, 3, 4}) {
+    const std::string name = "of" + std::to_string(ranks);
+    const Keys these = to(name, ranks, 12 / ranks, more);
+    const ProgramResult plan = run_verb("plan", these, "--json");
+    ASSERT_EQ(plan.code, 0) << plan.err;
+    EXPECT_EQ(json::parse(plan.out, "plan").at("embedding_rows").as_string(), "yes") << ranks;
+    train(these);
+    expect_close(name, "of1");
+    const double norm = norms(folder / "of1").at(0);
+    EXPECT_NEAR(norms(folder / name).at(0), norm, 1e-6 * norm) << ranks << " ranks, first gradient";
+  }
+  for (const int ranks : {2, 3}) {
+    const std::string name = "on" + std::to_string(ranks);
+    fs::copy(folder / "of2", folder / name, fs::copy_options::recursive);
+    fs::remove_all(folder / name / "checkpoint-6");
+    train(to(name, ranks, 12 / ranks, with(more, {{"resume_from_checkpoint", "true"}})));
+    expect_close(name, "of2");
+    if (ranks == 2) {
+      EXPECT_TRUE(bytes(name) == bytes("of2"));
+    }
+  }
+}
+
 // With one row a rank the layouts have the same sums: the same bits in the model and in every rank's file.
 // Each goes on from a checkpoint of the other, and of another number of ranks.
 TEST_F(Ranks, NothingIsCutInShardNone) {
