@@ -5,29 +5,15 @@
 // not depend on the ids. The lanes of a warp look at 32 positions together to find a run's end. The sum goes
 // over the run in order of position, in fp32, and is added once to dweight.
 #include "cuda/cuda_ops.h"
-#include "cuda/pack.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/kernels/embedding_sum.cuh"
 
 namespace deltatune::cuda {
 namespace {
 
-struct Tile {
-  static constexpr int threads = 128;
-  static constexpr int in_flight = 4;  ///< rows loaded before the first is added
-};
-
 template <class T, int N>
-__device__ inline void add_row(float (&sum)[N], const Pack<T, N>& row) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) sum[j] += load(row.v[j]);
-}
-
-template <class T, int N>
-__global__ __launch_bounds__(Tile::threads) void embedding_gradient(float* __restrict__ dweight,
-                                                                    const T* __restrict__ dy,
-                                                                    const int32_t* __restrict__ tokens,
-                                                                    const int32_t* __restrict__ order,
-                                                                    int64_t count, int64_t width) {
+__global__ __launch_bounds__(EmbeddingSum::threads) void embedding_gradient(
+    float* __restrict__ dweight, const T* __restrict__ dy, const int32_t* __restrict__ tokens,
+    const int32_t* __restrict__ order, int64_t count, int64_t width) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   // Lane l looks at place begin + l; lane 0 at first at the one before the run.
   const int64_t first = blockIdx.x;
@@ -38,7 +24,7 @@ __global__ __launch_bounds__(Tile::threads) void embedding_gradient(float* __res
   int32_t mine = id_at(position);
   const int32_t id = __shfl_sync(full_warp, mine, 1);
   if (__shfl_sync(full_warp, mine, 0) == id) return;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * Tile::threads + threadIdx.x) * N;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * EmbeddingSum::threads + threadIdx.x) * N;
   const bool inside = column < width;  // all lanes stay for the shuffles
   const T* const from = dy + (inside ? column : 0);
   Pack<float, N> out{};
@@ -48,19 +34,7 @@ __global__ __launch_bounds__(Tile::threads) void embedding_gradient(float* __res
   for (int skipped = 1;; skipped = 0) {
     const unsigned others = ~__ballot_sync(full_warp, mine == id) & (skipped ? ~1u : ~0u);
     const int end = others ? __ffs(static_cast<int>(others)) - 1 : warp_size;
-    int i = skipped;
-    for (; i + Tile::in_flight <= end; i += Tile::in_flight) {
-      Pack<T, N> rows[Tile::in_flight];
-#pragma unroll
-      for (int r = 0; r < Tile::in_flight; ++r) {
-        rows[r] = load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i + r)) * width);
-      }
-#pragma unroll
-      for (int r = 0; r < Tile::in_flight; ++r) add_row(sum, rows[r]);
-    }
-    for (; i < end; ++i) {
-      add_row(sum, load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i)) * width));
-    }
+    add_rows_of_lanes(sum, from, width, position, skipped, end);
     if (end < warp_size) break;
     begin += warp_size;
     position = position_at(begin + lane);
@@ -82,10 +56,10 @@ void embedding_backward(Stream& stream, Tensor dweight_VD, CTensor dy_TD, CTenso
     using T = decltype(zero);
     by_pack<full_pack<T>>(
         width % full_pack<T> == 0 && aligned16(dy_TD.data, dweight_VD.data), [&](auto pack) {
-          const dim3 grid(static_cast<unsigned>(count), blocks_for(width, Tile::threads * pack()));
-          launch(stream, {"embedding_backward", dy_TD}, embedding_gradient<T, pack()>, grid, Tile::threads, 0,
-                 pointer<float>(dweight_VD), pointer<T>(dy_TD), pointer<int32_t>(tokens_T),
-                 pointer<int32_t>(order_T), count, width);
+          const dim3 grid(static_cast<unsigned>(count), blocks_for(width, EmbeddingSum::threads * pack()));
+          launch(stream, {"embedding_backward", dy_TD}, embedding_gradient<T, pack()>, grid,
+                 EmbeddingSum::threads, 0, pointer<float>(dweight_VD), pointer<T>(dy_TD),
+                 pointer<int32_t>(tokens_T), pointer<int32_t>(order_T), count, width);
         });
   });
 }

@@ -8,8 +8,7 @@
 // runs, a rank each, by bisection. Each run is added up in order of position, the runs in order of the ranks,
 // in fp32, and the result is added once. The grid does not depend on the ids.
 #include "cuda/cuda_ops.h"
-#include "cuda/pack.cuh"
-#include "cuda/reduce.cuh"
+#include "cuda/kernels/embedding_sum.cuh"
 
 namespace deltatune::cuda {
 namespace {
@@ -32,17 +31,6 @@ __global__ __launch_bounds__(copy_threads) void copy_part(U* __restrict__ y, con
     out[j] = from + j >= 0 && from + j < count ? part[from + j] : U{};
 }
 
-struct Tile {
-  static constexpr int threads = 128;
-  static constexpr int in_flight = 4;  ///< rows loaded before the first is added
-};
-
-template <class T, int N>
-__device__ inline void add_row(float (&sum)[N], const Pack<T, N>& row) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) sum[j] += load(row.v[j]);
-}
-
 /// Adds the run of `id` that begins at place `begin` of a rank's order, row by row.
 template <class T, int N>
 __device__ inline void add_run(float (&sum)[N], const T* from, const int32_t* tokens, const int32_t* order,
@@ -52,17 +40,7 @@ __device__ inline void add_run(float (&sum)[N], const T* from, const int32_t* to
     const int32_t position = begin + lane < count ? order[begin + lane] : -1;
     const unsigned others = ~__ballot_sync(full_warp, position >= 0 && tokens[position] == id);
     const int end = others ? __ffs(static_cast<int>(others)) - 1 : warp_size;
-    int i = 0;
-    for (; i + Tile::in_flight <= end; i += Tile::in_flight) {
-      Pack<T, N> rows[Tile::in_flight];
-#pragma unroll
-      for (int r = 0; r < Tile::in_flight; ++r)
-        rows[r] = load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i + r)) * width);
-#pragma unroll
-      for (int r = 0; r < Tile::in_flight; ++r) add_row(sum, rows[r]);
-    }
-    for (; i < end; ++i)
-      add_row(sum, load_pack<N>(from + static_cast<int64_t>(__shfl_sync(full_warp, position, i)) * width));
+    add_rows_of_lanes(sum, from, width, position, 0, end);
     if (end < warp_size) return;
   }
 }
@@ -82,11 +60,9 @@ __device__ inline int find_run(const int32_t* tokens, const int32_t* order, int 
 }
 
 template <class T, int N>
-__global__ __launch_bounds__(Tile::threads) void part_gradient(float* __restrict__ dpart,
-                                                               const T* __restrict__ dy,
-                                                               const int32_t* __restrict__ ids, int ranks,
-                                                               int64_t count, int64_t width, int64_t first,
-                                                               int64_t part) {
+__global__ __launch_bounds__(EmbeddingSum::threads) void part_gradient(
+    float* __restrict__ dpart, const T* __restrict__ dy, const int32_t* __restrict__ ids, int ranks,
+    int64_t count, int64_t width, int64_t first, int64_t part) {
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
   const auto leader = static_cast<int>(blockIdx.x / count);
   const int64_t begin = blockIdx.x - leader * count;
@@ -96,7 +72,7 @@ __global__ __launch_bounds__(Tile::threads) void part_gradient(float* __restrict
   const int32_t id = tokens[order[begin]];
   if (begin > 0 && tokens[order[begin - 1]] == id) return;
   // The block's columns, as elements of the stretch.
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * Tile::threads + threadIdx.x) * N;
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * EmbeddingSum::threads + threadIdx.x) * N;
   const int64_t element = id * width + column - first;
   const bool inside = column < width && element >= 0 && element < part;  // all lanes stay for the shuffles
   if (__syncthreads_or(inside) == 0) return;
@@ -166,9 +142,9 @@ void embedding_part_backward(Stream& stream, Tensor dpart_N, CTensor dy_RTD, CTe
     const bool whole = width % wide == 0 && first % wide == 0 && dpart_N.count() % wide == 0 &&
                        aligned16(dy_RTD.data, dpart_N.data);
     by_pack<wide>(whole, [&](auto pack) {
-      const dim3 grid(static_cast<unsigned>(places), blocks_for(width, Tile::threads * pack()));
-      launch(stream, {"embedding_part_backward", dy_RTD}, part_gradient<T, pack()>, grid, Tile::threads, 0,
-             pointer<float>(dpart_N), pointer<T>(dy_RTD), pointer<int32_t>(ids_R2T),
+      const dim3 grid(static_cast<unsigned>(places), blocks_for(width, EmbeddingSum::threads * pack()));
+      launch(stream, {"embedding_part_backward", dy_RTD}, part_gradient<T, pack()>, grid,
+             EmbeddingSum::threads, 0, pointer<float>(dpart_N), pointer<T>(dy_RTD), pointer<int32_t>(ids_R2T),
              static_cast<int>(dy_RTD.dim(0)), count, width, first, dpart_N.count());
     });
   });
