@@ -45,7 +45,9 @@ def kill_one(run, ranks, timeout_s, seed, limit_s):
     """Kills a rank in the middle of a step behind the first save, and waits for the others. (record, losses by step)"""
     random_of = random.Random(seed)
     victim, behind = random_of.randrange(ranks), random_of.randrange(1, 4)
-    run.until(lambda: len(run.events()) >= SAVE_STEPS + behind, limit_s, f"step {SAVE_STEPS + behind}", every_s=0.005)
+    # Early behind a save, so that the killed run has logged steps that the resumed one takes again.
+    run.until(lambda: len(run.events()) >= SAVE_STEPS + behind and 1 <= len(run.events()) % SAVE_STEPS <= 4, limit_s,
+              f"step {SAVE_STEPS + behind}", every_s=0.005)
     ids = run.ranks()
     if len(ids) != ranks:
         raise runs.Failed(f"{len(ids)} of {ranks} ranks are there")

@@ -74,7 +74,11 @@ TEST_F(Scaling, AKilledRankEndsAllAndHalfOfThemGoOn) {
   const json::Value& resumed = fault.at("resumed");
   EXPECT_EQ(resumed.at("ranks").as_integer(), 1);
   EXPECT_EQ(resumed.at("steps").as_array().front().as_integer(), fault.at("saved_at_step").as_integer() + 1);
-  EXPECT_LT(resumed.at("largest_difference").as_number(), 1e-3);
+  // None where the next save came before the kill: then no step was taken twice.
+  const json::Value& difference = resumed.at("largest_difference");
+  if (!difference.is_null()) {
+    EXPECT_LT(difference.as_number(), 1e-3);
+  }
 }
 
 TEST_F(Scaling, WhatCannotBeRunIsSaidAndTheRestIsKept) {
