@@ -24,12 +24,10 @@ DELTATUNE_HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint
   uint32_t k0 = static_cast<uint32_t>(seed);
   uint32_t k1 = static_cast<uint32_t>(seed >> 32);
   for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = 0xD2511F53ull * c0;
-    const uint64_t p1 = 0xCD9E8D57ull * c2;
-    const uint32_t n0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    const uint32_t n2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c1 = static_cast<uint32_t>(p1);
-    c3 = static_cast<uint32_t>(p0);
+    const uint32_t n0 = product_high(0xCD9E8D57u, c2) ^ c1 ^ k0;
+    const uint32_t n2 = product_high(0xD2511F53u, c0) ^ c3 ^ k1;
+    c1 = 0xCD9E8D57u * c2;
+    c3 = 0xD2511F53u * c0;
     c0 = n0;
     c2 = n2;
     k0 += 0x9E3779B9u;

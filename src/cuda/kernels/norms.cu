@@ -220,11 +220,10 @@ class RowSums {
                          static_cast<int>(blockDim.x) / warp_size);
     __syncthreads();
   }
-  /// Gives x to the sum that is `ahead` rows behind the one asked for next. One lane arrives for its warp, so
-  /// the others' reads of sums taken before have to be behind it: who waits for the arrival may write there.
+  /// Gives x to the sum that is `ahead` rows behind the one asked for next. Lane 0 alone reads, writes and
+  /// arrives for its warp, so that its arrivals stand for all that the warp has read.
   __device__ void give(float x, int ahead) {
     x = lanes_sum(x);
-    __syncwarp();
     if (threadIdx.x % warp_size != 0) return;
     const int turn = (turn_ + ahead) % turns;
     reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
@@ -232,13 +231,16 @@ class RowSums {
   }
   /// The next sum, in an order that depends on the block's size alone.
   __device__ float take() {
-    ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
     float total = 0;
+    if (threadIdx.x % warp_size == 0) {
+      ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
 #pragma unroll
-    for (int i = 0; i < places / 4; ++i) {
-      const float4 four = shared_.of_warp[turn_][i];
-      total += (four.x + four.y) + (four.z + four.w);
+      for (int i = 0; i < places / 4; ++i) {
+        const float4 four = shared_.of_warp[turn_][i];
+        total += (four.x + four.y) + (four.z + four.w);
+      }
     }
+    total = __shfl_sync(full_warp, total, 0);
     turn_ = (turn_ + 1) % turns;
     parity_ ^= turn_ == 0;
     return total;

@@ -190,12 +190,13 @@ __device__ inline void store_8(T* y, const Pack<T, 8>& pack, int64_t count) {
   }
 }
 
-/// The largest x of the sixteen lanes that hold a block.
-__device__ inline uint32_t largest_of_block(uint32_t x) {
-  const uint32_t lanes = 0xffffu << (threadIdx.x & 16u);
+/// The largest of two numbers of 16 bits, each for itself, over the sixteen lanes that hold a block. The
+/// whole warp calls it.
+__device__ inline uint32_t largest_of_block(uint32_t pair) {
 #pragma unroll
-  for (int distance = 8; distance > 0; distance /= 2) x = max(x, __shfl_xor_sync(lanes, x, distance, 16));
-  return x;
+  for (int distance = 8; distance > 0; distance /= 2)
+    pair = __vmaxu2(pair, __shfl_xor_sync(0xffffffffu, pair, distance, 16));
+  return pair;
 }
 
 /// AdamW with moments in 8-bit codes: a thread has eight elements, sixteen neighbouring lanes a block. T and
@@ -213,9 +214,12 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
   const bool stochastic = options.rounding == Rounding::stochastic;
   const int64_t packs = moment_blocks(count - offset) * (moment_block / 8);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::threads;
-  for (int64_t pack = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x; pack < packs;
-       pack += stride) {
-    const int64_t i = offset + pack * 8;
+  // A warp has two blocks; where only one is left, its other half computes that one too and stores nothing.
+  const int64_t lane = threadIdx.x % 32;
+  for (int64_t begin = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x - lane; begin < packs;
+       begin += stride) {
+    const bool there = begin + lane < packs;
+    const int64_t i = offset + (begin + (there ? lane : lane - 16)) * 8;
     const int64_t block = i / moment_block;
     auto p = load_8<whole>(static_cast<const P*>(master + i), count - i);
     auto codes_m = load_8<whole>(static_cast<const uint8_t*>(m + i), count - i);
@@ -239,8 +243,10 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
       largest_m = max(largest_m, __float_as_uint(moment1[j]) & 0x7fffffffu);
       largest_v = max(largest_v, __float_as_uint(moment2[j]) & 0x7fffffffu);
     }
-    const uint32_t exponent_m = block_exponent(largest_of_block(largest_m), moment1_top);
-    const uint32_t exponent_v = block_exponent(largest_of_block(largest_v), moment2_top);
+    const uint32_t exponents = largest_of_block(block_exponent(largest_m, moment1_top) << 16 |
+                                                block_exponent(largest_v, moment2_top));
+    const uint32_t exponent_m = exponents >> 16;
+    const uint32_t exponent_v = exponents & 0xffffu;
     const float inverse_m = __uint_as_float(inverse_unit_bits(exponent_m, moment1_top));
     const float inverse_v = __uint_as_float(inverse_unit_bits(exponent_v, moment2_top));
 #pragma unroll
@@ -249,6 +255,7 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
       codes_m.v[j] = moment1_code(__float_as_uint(moment1[j] * inverse_m), random.m);
       codes_v.v[j] = moment2_code(__float_as_uint(moment2[j] * inverse_v), random.v);
     }
+    if (!there) continue;
     store_8<whole>(master + i, p, count - i);
     store_8<whole>(m + i, codes_m, count - i);
     store_8<whole>(v + i, codes_v, count - i);
