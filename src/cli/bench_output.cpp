@@ -16,6 +16,7 @@
 #include "observe/device_card.h"
 #include "observe/machine.h"
 #include "ops/cuda_plugin.h"
+#include "train/setup.h"
 
 namespace deltatune::cli {
 namespace {
@@ -89,6 +90,10 @@ std::vector<int64_t> bench_depths(const Config& config, int64_t model_layers) {
   if (out.empty())
     throw Error(ErrorKind::usage, "the list of depths is empty", "--depths", "write --depths 4,8");
   return out;
+}
+
+BenchOptimizer bench_optimizer(const Config& config) {
+  return {moments_dtype(config), config.master_weights, weight_rounding(config)};
 }
 
 double peak_of(const Device& device) {

@@ -1,4 +1,4 @@
-// What the bench verbs share: results as a file with what a figure needs beside itself.
+// What the bench verbs share: what is measured, results as a file with what a figure needs beside itself.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "cli/verbs.h"
 #include "tensor/device.h"
+#include "train/bench_model.h"
 
 namespace deltatune::cli {
 
@@ -17,6 +18,9 @@ void report_bench(const Invocation& call, const Device& device, const std::strin
 
 /// --depths, or half of --layers and --layers, of which the model may have fewer.
 std::vector<int64_t> bench_depths(const Config& config, int64_t model_layers);
+
+/// optim, optim_dtype, master_weights, weight_rounding. Throws Error{usage} where they contradict each other.
+BenchOptimizer bench_optimizer(const Config& config);
 
 /// Dense bf16 peak of the GPU that is used, where its card is known; 0: none. TFLOP/s.
 double peak_of(const Device& device);

@@ -213,7 +213,7 @@ void optimizer_rows(Table& t) {
   t.add("max_grad_norm", &Config::max_grad_norm, training,
         "clip the global gradient norm to this; 0 means never")
       .at_least(0);
-  t.add("optim", &Config::optim, training | bench_step | bench_ladder,
+  t.add("optim", &Config::optim, training | bench,
         "adamw_8bit keeps the two moments in 8 bits, in blocks of 128 with one scale each")
       .one_of({"adamw", "adamw_8bit"})
       .alias({"optimizer"})
@@ -232,13 +232,12 @@ void memory_rows(Table& t) {
       .one_of({"bf16", "f32"})
       .alias({"torch_dtype"})
       .spelled({{"bfloat16", "bf16"}, {"float32", "f32"}, {"fp32", "f32"}});
-  t.add("optim_dtype", &Config::optim_dtype, training | bench_step | bench_ladder,
-        "storage of Adam's two moments")
+  t.add("optim_dtype", &Config::optim_dtype, training | bench, "storage of Adam's two moments")
       .one_of({"f32", "bf16"});
-  t.add("master_weights", &Config::master_weights, training | bench_step | bench_ladder,
+  t.add("master_weights", &Config::master_weights, training | bench,
         "keep an fp32 copy of bf16 weights; without it most updates are lost unless weight_rounding is "
         "stochastic");
-  t.add("weight_rounding", &Config::weight_rounding, training | bench_step | bench_ladder,
+  t.add("weight_rounding", &Config::weight_rounding, training | bench,
         "rounding of what the optimizer keeps in bf16: weights without master_weights, moments")
       .one_of({"nearest", "stochastic"});
   t.add("grad_dtype", &Config::grad_dtype, training, "storage of accumulated gradients")

@@ -43,9 +43,7 @@ int verb_bench_step(const Invocation& call) {
   options.storage = storage_dtype(config);
   // auto depends on the memory that a depth leaves, which says nothing about the whole model.
   options.recompute = config.recompute == "auto" ? "block" : config.recompute;
-  options.moments = moments_dtype(config);
-  options.master_weights = config.master_weights;
-  options.rounding = weight_rounding(config);
+  options.optimizer = bench_optimizer(config);
   options.graph = graph_mode(config);
   options.deterministic = config.deterministic;
   options.allow_slow_kernels = config.allow_slow_kernels;
@@ -87,6 +85,7 @@ int verb_bench_op(const Invocation& call) {
   options.tokens = config.bench_tokens;
   options.lengths = bench_lengths(config.bench_lengths, config.bench_tokens);
   options.storage = storage_dtype(config);
+  options.optimizer = bench_optimizer(config);
   if (!call.arguments.empty()) options.glob = call.arguments[0];
   check_glob(options.glob);
   options.kernel = config.bench_kernel;

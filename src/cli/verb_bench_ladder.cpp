@@ -126,9 +126,7 @@ int verb_bench_ladder(const Invocation& call) {
   options.step.tokens = config.bench_tokens;
   options.lengths = bench_lengths(config.bench_lengths, config.bench_tokens);
   options.step.storage = storage_dtype(config);
-  options.step.moments = moments_dtype(config);
-  options.step.master_weights = config.master_weights;
-  options.step.rounding = weight_rounding(config);
+  options.step.optimizer = bench_optimizer(config);
   options.step.tune_matmuls = config.matmul_tuning == "auto";
   options.step.cache_folder = program_cache().string();
   options.step.timed_seconds = 2;

@@ -40,6 +40,11 @@ DELTATUNE_HOST_DEVICE inline uint32_t block_exponent(uint32_t largest, uint32_t 
   const uint32_t exponent = (largest + 0xfffffu) >> 23;
   return exponent < 126u + top ? exponent : 126u + top;
 }
+/// No code of such a block saturates: its largest magnitude lies far enough below the next binade that it
+/// may be rounded up.
+DELTATUNE_HOST_DEVICE constexpr bool none_saturates(uint32_t exponent, uint32_t top) {
+  return exponent < 126u + top;
+}
 /// Bits of the float unit = 2^(exponent - top), and of its inverse.
 DELTATUNE_HOST_DEVICE inline uint32_t unit_bits(uint32_t exponent, uint32_t top) {
   return (127u + exponent - top) << 23;
@@ -62,6 +67,16 @@ DELTATUNE_HOST_DEVICE inline uint8_t moment1_code(uint32_t bits, uint32_t random
 DELTATUNE_HOST_DEVICE inline uint8_t moment2_code(uint32_t bits, uint32_t random) {
   const uint32_t code = rounded_code(bits & 0x7fffffffu, random, 0xffu);
   return static_cast<uint8_t>(code == 0 && bits != 0 ? 1u : code);
+}
+/// The same of blocks in which none saturates, with fewer instructions.
+DELTATUNE_HOST_DEVICE inline uint32_t moment1_code_in_range(uint32_t bits, uint32_t random) {
+  const uint32_t x = bits + (random << 4 | 8u);  // the sign stays: a magnitude has room above it
+  return (x >> 20 & 0x7fu) | (x >> 24 & 0x80u);
+}
+DELTATUNE_HOST_DEVICE inline uint32_t moment2_code_in_range(uint32_t bits, uint32_t random) {
+  const uint32_t code = (bits + (random << 4 | 8u)) >> 20;
+  const uint32_t least = bits < 1u ? bits : 1u;
+  return code < least ? least : code;
 }
 /// Bits of the float that, times the unit, is the value of a code.
 DELTATUNE_HOST_DEVICE inline uint32_t moment1_bits(uint32_t code) {

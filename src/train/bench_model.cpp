@@ -127,4 +127,17 @@ void fill_random(Engine& engine) {
   stream.sync();
 }
 
+void BenchOptimizer::set(EngineOptions& engine) const {
+  engine.moments.dtype = moments;
+  engine.master_weights = master_weights;
+  engine.adamw.rounding = rounding;
+}
+
+std::string BenchOptimizer::to_text(DType storage) const {
+  std::string out = format("moments {}", moments == DType::u8 ? "8-bit" : name_of(moments));
+  if (storage != DType::f32 && !master_weights) out += ", no master weights";
+  if (rounding == Rounding::stochastic) out += ", stochastic rounding";
+  return out;
+}
+
 }  // namespace deltatune

@@ -29,6 +29,18 @@ std::vector<int32_t> bench_lengths(const std::string& path, int64_t tokens);
 /// token that has a next one in its document supervised.
 Batch bench_batch(const std::vector<int32_t>& lengths, int64_t tokens, int64_t vocabulary);
 
+/// What the optimizer of a measured step keeps, as the keys optim, optim_dtype, master_weights and
+/// weight_rounding say.
+struct BenchOptimizer {
+  DType moments = DType::f32;  ///< storage of Adam's m and v; u8: 8-bit codes
+  bool master_weights = true;
+  Rounding rounding = Rounding::nearest;
+
+  void set(EngineOptions& engine) const;
+  /// In words, beside weights of `storage`.
+  std::string to_text(DType storage) const;
+};
+
 /// Weights of an engine: normal of deviation 0.02, norms, gates and decays as Hugging Face initialises them.
 void fill_random(Engine& engine);
 

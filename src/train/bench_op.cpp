@@ -34,6 +34,7 @@ class OpBench {
     engine.prefer_kernel = options.kernel;
     engine.tune_matmuls = options.tune_matmuls;
     engine.cache_folder = options.cache_folder;
+    options.optimizer.set(engine);
     engine_ = std::make_unique<Engine>(device, *comm_, config, config.tie_word_embeddings, engine);
     check_selection();
     fill_random(*engine_);
@@ -47,6 +48,7 @@ class OpBench {
     report.device = device_.name();
     report.model = options_.model_name;
     report.dtype = name_of(options_.storage);
+    report.optimizer = options_.optimizer.to_text(options_.storage);
     report.tokens = options_.tokens;
     report.documents = batch_.documents;
     Stream& stream = engine_->stream();
@@ -188,6 +190,7 @@ json::Value BenchOpReport::to_json() const {
   out.set("device", device);
   out.set("model", model);
   out.set("dtype", dtype);
+  out.set("optimizer", optimizer);
   out.set("tokens", tokens);
   out.set("documents", documents);
   out.set("copy_gb_s", rates.copy_gb_s);
@@ -199,10 +202,10 @@ json::Value BenchOpReport::to_json() const {
 
 std::string BenchOpReport::to_text() const {
   std::string out = format(
-      "{} shapes, {} in {}, {}, on {}; copy {:.0f} GB/s, matrix product of {} {:.1f} "
+      "{} shapes, {} in {}, {}, {}, on {}; copy {:.0f} GB/s, matrix product of {} {:.1f} "
       "TFLOP/s\n",
-      model, counted(tokens, "token"), counted(documents, "document"), dtype, device, rates.copy_gb_s,
-      rates.gemm_size, rates.gemm_tflop_s);
+      model, counted(tokens, "token"), counted(documents, "document"), dtype, optimizer, device,
+      rates.copy_gb_s, rates.gemm_size, rates.gemm_tflop_s);
   out += format("{:<23} {:<10} {:<32} {:>5} {:>11} {:>8} {:>8} {:>9}\n", "op", "kernel", "shape", "calls",
                 "us", "GB/s", "TFLOP/s", "roofline");
   for (const BenchOpRow& row : rows) {

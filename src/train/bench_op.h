@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "model/config.h"
+#include "train/bench_model.h"
 #include "train/bench_timer.h"
 
 namespace deltatune {
@@ -23,6 +24,7 @@ struct BenchOpOptions {
   int64_t tokens = 8192;
   std::vector<int32_t> lengths;
   DType storage = DType::bf16;
+  BenchOptimizer optimizer;
   std::string glob = "*";  ///< of op names, with * and ?
   std::string kernel;      ///< time only this kernel of each op ("plain"); empty: the selected ones
   bool deterministic = false;
@@ -46,6 +48,7 @@ struct BenchOpRow {
 struct BenchOpReport {
   std::string device, model;
   std::string dtype;
+  std::string optimizer;  ///< what it keeps, in words
   int64_t tokens = 0;
   int64_t documents = 0;
   MachineRates rates;

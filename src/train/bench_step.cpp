@@ -43,13 +43,6 @@ Tensor writable(const CTensor& x) {
   return {const_cast<std::byte*>(x.data), x.dtype, x.shape};
 }
 
-std::string describe_optimizer(const BenchStepOptions& options) {
-  std::string out = format("moments {}", options.moments == DType::u8 ? "8-bit" : name_of(options.moments));
-  if (options.storage != DType::f32 && !options.master_weights) out += ", no master weights";
-  if (options.rounding == Rounding::stochastic) out += ", stochastic rounding";
-  return out;
-}
-
 // What the driver says meanwhile: the "GPU utilisation" of nvidia-smi.
 class Driver {
  public:
@@ -334,9 +327,7 @@ std::unique_ptr<Engine> bench_engine(Device& device, Communicator& comm, const B
   engine.prefer_kernel = options.kernel;
   engine.prefer_for_products = false;
   engine.max_grad_norm = 1;
-  engine.moments.dtype = options.moments;
-  engine.master_weights = options.master_weights;
-  engine.adamw.rounding = options.rounding;
+  options.optimizer.set(engine);
   engine.graph = options.graph;
   engine.deterministic = options.deterministic;
   engine.allow_slow_kernels = options.allow_slow_kernels;
@@ -455,7 +446,7 @@ BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
   report.model = options.model_name;
   report.dtype = name_of(options.storage);
   report.recompute = options.recompute;
-  report.optimizer = describe_optimizer(options);
+  report.optimizer = options.optimizer.to_text(options.storage);
   report.tokens = options.tokens;
   report.peak_tflop_s = options.peak_tflop_s;
   for (const int64_t depth : options.depths) {

@@ -27,6 +27,7 @@
 #include "model/config.h"
 #include "model/layer.h"
 #include "ops/optimizer.h"
+#include "train/bench_model.h"
 #include "train/bench_timer.h"
 #include "train/bench_trace.h"
 #include "train/engine.h"
@@ -46,9 +47,7 @@ struct BenchStepOptions {
   std::string recompute = "block";    ///< none | cheap | block; `keep` counts where it is given
   std::function<Keep(int64_t)> keep;  ///< what a depth keeps
   std::string kernel;                 ///< EngineOptions::prefer_kernel, of all ops but matrix products
-  DType moments = DType::f32;         ///< storage of Adam's m and v
-  bool master_weights = true;
-  Rounding rounding = Rounding::nearest;
+  BenchOptimizer optimizer;
   GraphMode graph = GraphMode::automatic;
   bool deterministic = false;
   bool allow_slow_kernels = false;

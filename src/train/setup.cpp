@@ -22,10 +22,7 @@ void check_memory_keys(const Config& config) {
   const auto refuse = [](std::string what, const char* where, const char* fix) {
     throw Error(ErrorKind::usage, std::move(what), where, fix);
   };
-  if (config.optim == "adamw_8bit" && config.optim_dtype != "f32") {
-    refuse("optim: adamw_8bit keeps the moments in 8 bits, there is no other dtype for them",
-           "optim, optim_dtype", "leave out optim_dtype");
-  }
+  moments_dtype(config);
   const bool whole =
       config.shard == "none" && std::max<int64_t>(config.world_size, config.nproc * config.nodes) > 1;
   if (whole && config.offload_optimizer) {
@@ -62,7 +59,14 @@ DType storage_dtype(const Config& config) {
 }
 
 DType moments_dtype(const Config& config) {
-  if (config.optim == "adamw_8bit") return DType::u8;
+  if (config.optim == "adamw_8bit") {
+    if (config.optim_dtype != "f32") {
+      throw Error(ErrorKind::usage,
+                  "optim: adamw_8bit keeps the moments in 8 bits, there is no other dtype for them",
+                  "optim, optim_dtype", "leave out optim_dtype");
+    }
+    return DType::u8;
+  }
   return config.optim_dtype == "bf16" ? DType::bf16 : DType::f32;
 }
 

@@ -13,7 +13,7 @@ namespace deltatune {
 
 DType storage_dtype(const Config&);
 GraphMode graph_mode(const Config&);
-/// Of Adam's m and v; u8: 8-bit codes.
+/// Of Adam's m and v; u8: 8-bit codes. Throws Error{usage} where optim and optim_dtype contradict each other.
 DType moments_dtype(const Config&);
 Rounding weight_rounding(const Config&);
 /// Throws Error{usage} where keys that an engine depends on exclude each other, naming both. engine_options()

@@ -75,6 +75,34 @@ TEST(MomentCodes, RoundingGoesToANeighbourAndIsRightOnAverage) {
   }
 }
 
+TEST(MomentCodes, ShortCodesAreTheSameWhereNoneSaturates) {
+  Rng rng(9);
+  for (int i = 0; i < 20000; ++i) {
+    // A block's largest magnitude over the whole range of floats, and one that is not above it.
+    const uint32_t largest = static_cast<uint32_t>(rng.below(0x7f800000u));
+    const uint32_t magnitude = i % 3 == 0 ? largest : static_cast<uint32_t>(rng.below(uint64_t{largest} + 1));
+    const auto value = std::bit_cast<float>(magnitude);
+    for (const uint32_t random : {0u, static_cast<uint32_t>(rng.below(0x10000)), 0xffffu}) {
+      const uint32_t m_exponent = block_exponent(largest, moment1_top);
+      if (none_saturates(m_exponent, moment1_top)) {
+        const auto inverse = std::bit_cast<float>(inverse_unit_bits(m_exponent, moment1_top));
+        for (const float signed_value : {value, -value}) {
+          const uint32_t bits = std::bit_cast<uint32_t>(signed_value * inverse);
+          ASSERT_EQ(moment1_code_in_range(bits, random), moment1_code(bits, random)) << bits << " " << random;
+        }
+      } else {
+        EXPECT_GE(largest, 0x46700001u);  // 2^14 less a sixteenth
+      }
+      const uint32_t v_exponent = block_exponent(largest, moment2_top);
+      if (none_saturates(v_exponent, moment2_top)) {
+        const auto inverse = std::bit_cast<float>(inverse_unit_bits(v_exponent, moment2_top));
+        const uint32_t bits = std::bit_cast<uint32_t>(value * inverse);
+        ASSERT_EQ(moment2_code_in_range(bits, random), moment2_code(bits, random)) << bits << " " << random;
+      }
+    }
+  }
+}
+
 TEST(MomentCodes, AboveZeroVIsNeverZero) {
   for (const float v : {0x1p-149f, 0x1p-140f, 0x1p-130f}) {
     for (const uint32_t random : {0u, 0x8000u, 0xffffu})

@@ -68,33 +68,128 @@ __global__ __launch_bounds__(32) void grad_scale_kernel(float* __restrict__ scal
 
 struct Step {
   float scale, decay, beta1, beta2, rate, inverse_root, eps;  // rate, inverse_root: bias-corrected
+  bool usual;                                                 // what UsualRange wants of these
 };
 
-__device__ inline Step step_of(const float* scalars, const AdamwOptions& options) {
-  const auto rate = static_cast<double>(scalars[StepScalar::learning_rate]);
-  return {scalars[StepScalar::gradient_scale],
-          static_cast<float>(1.0 - rate * static_cast<double>(options.weight_decay)),
-          options.beta1,
-          options.beta2,
-          scalars[StepScalar::learning_rate] / scalars[StepScalar::bias_correction1],
-          1.0f / sqrtf(scalars[StepScalar::bias_correction2]),
-          options.eps};
+__device__ inline bool between(float low, float x, float high) {
+  return low <= x && x <= high;
 }
 
-/// The new value of one parameter; updates its moments.
-__device__ inline float updated(float p, float& m, float& v, float gradient, const Step& step) {
+__device__ inline Step step_of(const float* scalars, const AdamwOptions& options) {
+  const auto learning_rate = static_cast<double>(scalars[StepScalar::learning_rate]);
+  const float rate = scalars[StepScalar::learning_rate] / scalars[StepScalar::bias_correction1];
+  const float inverse_root = 1.0f / sqrtf(scalars[StepScalar::bias_correction2]);
+  const bool usual = between(0.0f, rate, 0x1p10f) && between(1.0f, inverse_root, 0x1p7f) &&
+                     between(0x1p-28f, options.eps, 1.0f);
+  return {scalars[StepScalar::gradient_scale],
+          static_cast<float>(1.0 - learning_rate * static_cast<double>(options.weight_decay)),
+          options.beta1,
+          options.beta2,
+          rate,
+          inverse_root,
+          options.eps,
+          usual};
+}
+
+__device__ inline void update_moments(float& m, float& v, float gradient, const Step& step) {
   const float g = gradient * step.scale;
   m = step.beta1 * m + (1.0f - step.beta1) * g;
   v = step.beta2 * v + (1.0f - step.beta2) * g * g;
+}
+
+/// The new value of a parameter whose moments are updated.
+__device__ inline float updated(float p, float m, float v, const Step& step) {
   return p * step.decay - step.rate * m / (sqrtf(v) * step.inverse_root + step.eps);
 }
 
-template <class T>
+/// Roots and quotients as IEEE 754 rounds them, by the hardware's approximations and Newton's steps
+/// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990): what the
+/// compiler makes of sqrtf and `/`, less its branch and call for operands at the ends of the range. Whether
+/// some element has such operands is seen once for all. In range are v = 0 and [2^-101, 2^40], rate m = +0
+/// (of -0 the quotient would lose its sign) and magnitudes of 2^-100 and more, m up to 2^60, and what
+/// Step::usual says: then no intermediate result leaves the normal numbers, and a divisor lies between 2^-28
+/// and 2^28. For v = 0 the root is taken of 2^-126: eps, of 2^-28 and more, swallows it.
+class UsualRange {
+  static constexpr uint32_t lowest_v = 0x0d000000u, lowest_along = 0x0d800000u;  // 2^-101, 2^-100
+  uint32_t v_ = ~0u, along_ = ~0u, highest_m_ = 0, highest_v_ = 0;
+  float zero_ = 0;
+
+ public:
+  /// As updated() where holds() says so at the end.
+  __device__ float updated(float p, float m, float v, const Step& step) {
+    const float along = step.rate * m;
+    // One less, so that zero is above all; of `along` with the sign behind the last bit.
+    v_ = min(v_, __float_as_uint(v) - 1);
+    along_ = min(along_, __funnelshift_l(__float_as_uint(along), __float_as_uint(along), 1) - 1);
+    highest_m_ = max(highest_m_, __float_as_uint(m) & 0x7fffffffu);
+    highest_v_ = max(highest_v_, __float_as_uint(v));
+    const float divisor = root(fmaxf(v, 0x1p-126f)) * step.inverse_root + step.eps;
+    const float value = p * step.decay - quotient(along, divisor);
+    zero_ = __fmaf_rn(value, 0.0f, zero_);  // NaN from the first value on that is not finite
+    return value;
+  }
+  __device__ bool holds(const Step& step) const {
+    return step.usual && v_ >= lowest_v - 1 && along_ >= 2 * lowest_along - 1 && highest_m_ <= 0x5d800000u &&
+           highest_v_ <= 0x53800000u && zero_ == 0;  // 2^60, 2^40
+  }
+  /// Bits of the largest magnitudes.
+  __device__ uint32_t highest_m() const { return highest_m_; }
+  __device__ uint32_t highest_v() const { return highest_v_; }
+
+ private:
+  static __device__ float root(float x) {
+    float inverse;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+    const float s = x * inverse;
+    return __fmaf_rn(__fmaf_rn(-s, s, x), 0.5f * inverse, s);
+  }
+  static __device__ float quotient(float x, float y) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+    inverse = __fmaf_rn(inverse, __fmaf_rn(-y, inverse, 1.0f), inverse);
+    const float q = x * inverse;
+    return __fmaf_rn(inverse, __fmaf_rn(-y, q, x), q);
+  }
+};
+
+/// A step of N elements: p, m and v become what they are after it. True where all of them are known to be
+/// finite.
+template <int N>
+__device__ inline bool update(float (&p)[N], float (&m)[N], float (&v)[N], const Pack<float, N>& gradient,
+                              const Step& step, UsualRange& range) {
+  float value[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    update_moments(m[j], v[j], gradient.v[j], step);
+    value[j] = range.updated(p[j], m[j], v[j], step);
+  }
+  const bool usual = range.holds(step);
+  if (!usual) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) value[j] = updated(p[j], m[j], v[j], step);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) p[j] = value[j];
+  return usual;
+}
+
+/// finite: x is.
+template <class T, bool finite>
 __device__ inline T rounded(float x, bool stochastic, uint32_t random) {
   if constexpr (std::is_same_v<T, device_bf16>) {
-    if (stochastic) return __ushort_as_bfloat16(round_stochastic(__float_as_uint(x), random));
+    const uint32_t bits = __float_as_uint(x);
+    if (stochastic)
+      return __ushort_as_bfloat16(finite ? static_cast<uint16_t>((bits + random) >> 16)
+                                         : round_stochastic(bits, random));
   }
   return store<T>(x);
+}
+
+/// The N elements of a pack as floats.
+template <class T, int N>
+__device__ inline void widen(float (&out)[N], const Pack<T, N>& pack) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) out[j] = load(pack.v[j]);
 }
 
 /// T: dtype of the parameter where it is a copy (param null: it is the master itself), P: of the master, M:
@@ -119,28 +214,40 @@ __global__ __launch_bounds__(Tile::threads) void adamw_kernel(T* __restrict__ pa
     auto first = load_pack<N>(static_cast<const M*>(m + i));
     auto second = load_pack<N>(static_cast<const M*>(v + i));
     const auto g = load_pack<N>(gradient + i);
-    Pack<T, N> out;
-    Philox4 words{};
+    float value[N], moment1[N], moment2[N];
+    widen(value, p);
+    widen(moment1, first);
+    widen(moment2, second);
+    UsualRange range;
+    const bool usual = update(value, moment1, moment2, g, step, range);
+    const auto round = [&](auto finite) {
+      Philox4 words{};
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      RoundingBits random{};
-      if (stochastic) {
-        const auto element = static_cast<uint64_t>(first_element + i + j);
-        if (j % 2 == 0) words = rounding_words(options.seed, group, number, element / 2);
-        random = rounding_bits(words, element % 2 != 0);
+      for (int j = 0; j < N; ++j) {
+        RoundingBits random{};
+        if (stochastic) {
+          const auto element = static_cast<uint64_t>(first_element + i + j);
+          if (j % 2 == 0) words = rounding_words(options.seed, group, number, element / 2);
+          random = rounding_bits(words, element % 2 != 0);
+        }
+        p.v[j] = rounded<P, decltype(finite)::value>(value[j], stochastic, random.param);
+        first.v[j] = rounded<M, decltype(finite)::value>(moment1[j], stochastic, random.m);
+        second.v[j] = rounded<M, decltype(finite)::value>(moment2[j], stochastic, random.v);
       }
-      float moment1 = load(first.v[j]);
-      float moment2 = load(second.v[j]);
-      const float value = updated(load(p.v[j]), moment1, moment2, g.v[j], step);
-      p.v[j] = rounded<P>(value, stochastic, random.param);
-      first.v[j] = rounded<M>(moment1, stochastic, random.m);
-      second.v[j] = rounded<M>(moment2, stochastic, random.v);
-      out.v[j] = store<T>(value);
+    };
+    if (!narrow_any || usual) {
+      round(std::true_type{});
+    } else {
+      round(std::false_type{});
     }
     store_pack(master + i, p);
     store_pack(m + i, first);
     store_pack(v + i, second);
-    if (param) store_pack(param + i, out);
+    if (!param) continue;
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.v[j] = store<T>(value[j]);
+    store_pack(param + i, out);
   }
 }
 
@@ -199,6 +306,38 @@ __device__ inline uint32_t largest_of_block(uint32_t pair) {
   return pair;
 }
 
+/// Eight codes as they lie in memory, and byte j of them.
+struct Codes {
+  uint32_t word[2];
+
+  __device__ uint32_t operator[](int j) const { return word[j / 4] >> (j % 4 * 8) & 0xffu; }
+  __device__ void add(int j, uint32_t code) { word[j / 4] |= code << (j % 4 * 8); }
+
+  template <bool whole>
+  static __device__ Codes load(const uint8_t* x, int64_t count) {
+    if constexpr (whole) {
+      const uint2 both = *reinterpret_cast<const uint2*>(x);
+      return {{both.x, both.y}};
+    } else {
+      Codes out{};
+#pragma unroll
+      for (int j = 0; j < 8; ++j) out.add(j, j < count ? x[j] : 0);
+      return out;
+    }
+  }
+  template <bool whole>
+  __device__ void store(uint8_t* y, int64_t count) const {
+    if constexpr (whole) {
+      *reinterpret_cast<uint2*>(y) = make_uint2(word[0], word[1]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (j < count) y[j] = static_cast<uint8_t>((*this)[j]);
+      }
+    }
+  }
+};
+
 /// AdamW with moments in 8-bit codes: a thread has eight elements, sixteen neighbouring lanes a block. T and
 /// P as above. whole: all blocks are full and every address is aligned; else elements are taken one by one,
 /// from element `offset` on.
@@ -222,44 +361,63 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
     const int64_t i = offset + (begin + (there ? lane : lane - 16)) * 8;
     const int64_t block = i / moment_block;
     auto p = load_8<whole>(static_cast<const P*>(master + i), count - i);
-    auto codes_m = load_8<whole>(static_cast<const uint8_t*>(m + i), count - i);
-    auto codes_v = load_8<whole>(static_cast<const uint8_t*>(v + i), count - i);
+    Codes codes_m = Codes::load<whole>(m + i, count - i);
+    Codes codes_v = Codes::load<whole>(v + i, count - i);
     const auto g = load_8<whole>(gradient + i, count - i);
     const float old_m_unit = m_unit[block];
     const float old_v_unit = v_unit[block];
-    const Philox4 words =
-        rounding_words_of_8(options.seed, group, number, static_cast<uint64_t>(first_element + i) / 8);
-    Pack<T, 8> out;
-    float moment1[8], moment2[8];
-    uint32_t largest_m = 0;
-    uint32_t largest_v = 0;
+    float value[8], moment1[8], moment2[8];
+    widen(value, p);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      moment1[j] = __uint_as_float(moment1_bits(codes_m.v[j])) * old_m_unit;
-      moment2[j] = __uint_as_float(moment2_bits(codes_v.v[j])) * old_v_unit;
-      const float value = updated(load(p.v[j]), moment1[j], moment2[j], g.v[j], step);
-      p.v[j] = rounded<P>(value, stochastic, rounding_bits_of_8(words, j).param);
-      out.v[j] = store<T>(value);
-      largest_m = max(largest_m, __float_as_uint(moment1[j]) & 0x7fffffffu);
-      largest_v = max(largest_v, __float_as_uint(moment2[j]) & 0x7fffffffu);
+      moment1[j] = __uint_as_float(moment1_bits(codes_m[j])) * old_m_unit;
+      moment2[j] = __uint_as_float(moment2_bits(codes_v[j])) * old_v_unit;
     }
-    const uint32_t exponents = largest_of_block(block_exponent(largest_m, moment1_top) << 16 |
-                                                block_exponent(largest_v, moment2_top));
+    UsualRange range;
+    const bool usual = update(value, moment1, moment2, g, step, range);
+    const Philox4 words =
+        rounding_words_of_8(options.seed, group, number, static_cast<uint64_t>(first_element + i) / 8);
+    const auto round = [&](auto finite) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        p.v[j] =
+            rounded<P, decltype(finite)::value>(value[j], stochastic, rounding_bits_of_8(words, j).param);
+    };
+    if (usual) {
+      round(std::true_type{});
+    } else {
+      round(std::false_type{});
+    }
+    const uint32_t exponents = largest_of_block(block_exponent(range.highest_m(), moment1_top) << 16 |
+                                                block_exponent(range.highest_v(), moment2_top));
+    if (!there) continue;
     const uint32_t exponent_m = exponents >> 16;
     const uint32_t exponent_v = exponents & 0xffffu;
     const float inverse_m = __uint_as_float(inverse_unit_bits(exponent_m, moment1_top));
     const float inverse_v = __uint_as_float(inverse_unit_bits(exponent_v, moment2_top));
+    codes_m = codes_v = {};
+    const auto encode = [&](auto&& code_m, auto&& code_v) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const RoundingBits random = rounding_bits_of_8(words, j);
-      codes_m.v[j] = moment1_code(__float_as_uint(moment1[j] * inverse_m), random.m);
-      codes_v.v[j] = moment2_code(__float_as_uint(moment2[j] * inverse_v), random.v);
+      for (int j = 0; j < 8; ++j) {
+        const RoundingBits random = rounding_bits_of_8(words, j);
+        codes_m.add(j, code_m(__float_as_uint(moment1[j] * inverse_m), random.m));
+        codes_v.add(j, code_v(__float_as_uint(moment2[j] * inverse_v), random.v));
+      }
+    };
+    if (none_saturates(exponent_m, moment1_top) && none_saturates(exponent_v, moment2_top)) {
+      encode(moment1_code_in_range, moment2_code_in_range);
+    } else {
+      encode(moment1_code, moment2_code);
     }
-    if (!there) continue;
     store_8<whole>(master + i, p, count - i);
-    store_8<whole>(m + i, codes_m, count - i);
-    store_8<whole>(v + i, codes_v, count - i);
-    if (param) store_8<whole>(param + i, out, count - i);
+    codes_m.store<whole>(m + i, count - i);
+    codes_v.store<whole>(v + i, count - i);
+    if (param) {
+      Pack<T, 8> out;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) out.v[j] = store<T>(value[j]);
+      store_8<whole>(param + i, out, count - i);
+    }
     if (threadIdx.x % 16 == 0) {
       m_unit[block] = __uint_as_float(unit_bits(exponent_m, moment1_top));
       v_unit[block] = __uint_as_float(unit_bits(exponent_v, moment2_top));
