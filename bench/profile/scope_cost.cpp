@@ -1,5 +1,5 @@
 // What tracing costs the host for each op: without a trace, and with one. Prints nanoseconds; the results are
-// in bench/NOTES.md.
+// in bench/notes/insight.md.
 //
 //   cmake --build build/cpu --target bench_trace && build/cpu/bench_trace
 #include <algorithm>

@@ -216,31 +216,27 @@ class RowSums {
     for (int i = thread; i < turns * places; i += static_cast<int>(blockDim.x))
       reinterpret_cast<float*>(shared_.of_warp)[i] = 0;
     if (thread < turns)
-      ptx::mbarrier_init(ptx::shared_address(shared_.given + thread),
-                         static_cast<int>(blockDim.x) / warp_size);
+      ptx::mbarrier_init(ptx::shared_address(shared_.given + thread), static_cast<int>(blockDim.x));
     __syncthreads();
   }
-  /// Gives x to the sum that is `ahead` rows behind the one asked for next. Lane 0 alone reads, writes and
-  /// arrives for its warp, so that its arrivals stand for all that the warp has read.
+  /// Gives x to the sum that is `ahead` rows behind the one asked for next. Every lane arrives: each has read
+  /// the sums taken before, and whoever waits for all arrivals may write in their place.
   __device__ void give(float x, int ahead) {
     x = lanes_sum(x);
-    if (threadIdx.x % warp_size != 0) return;
     const int turn = (turn_ + ahead) % turns;
-    reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
+    if (threadIdx.x % warp_size == 0)
+      reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
     ptx::mbarrier_arrive(ptx::shared_address(shared_.given + turn));
   }
   /// The next sum, in an order that depends on the block's size alone.
   __device__ float take() {
+    ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
     float total = 0;
-    if (threadIdx.x % warp_size == 0) {
-      ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
 #pragma unroll
-      for (int i = 0; i < places / 4; ++i) {
-        const float4 four = shared_.of_warp[turn_][i];
-        total += (four.x + four.y) + (four.z + four.w);
-      }
+    for (int i = 0; i < places / 4; ++i) {
+      const float4 four = shared_.of_warp[turn_][i];
+      total += (four.x + four.y) + (four.z + four.w);
     }
-    total = __shfl_sync(full_warp, total, 0);
     turn_ = (turn_ + 1) % turns;
     parity_ ^= turn_ == 0;
     return total;
