@@ -212,7 +212,12 @@ void RunRecord::add(const json::Value& event) {
   }
   if (name == "nan") {
     ++nonfinite_steps;
-    if (nonfinite.size() < max_nonfinite) nonfinite.push_back(event);
+    const auto knows = [](const json::Value& x) { return x.find("layer") != nullptr; };
+    if (nonfinite.size() < max_nonfinite) {
+      nonfinite.push_back(event);
+    } else if (knows(event) && std::none_of(nonfinite.begin(), nonfinite.end(), knows)) {
+      nonfinite.back() = event;  // the first that says where
+    }
   }
   if (name == "warning" || name == "nan") add_message(event, step);
 }

@@ -67,7 +67,8 @@ class HealthCheck {
   struct Known {
     int64_t index = 0;
     double lost_share = 0;  ///< as told
-    int64_t ecc = 0, nvlink = 0;
+    int64_t ecc = 0;
+    int64_t nvlink = 0;  ///< as told
     bool lost = false;
   };
   std::vector<Known> known_;

@@ -42,6 +42,11 @@
 namespace deltatune {
 namespace {
 
+// The sign of a NaN says nothing.
+std::string in_words(double x) {
+  return std::isnan(x) ? "nan" : format("{}", x);
+}
+
 // available: what the run might have taken.
 json::Value plan_json(const MemoryPlan& plan, uint64_t available) {
   json::Array regions;
@@ -378,8 +383,8 @@ class TrainingRun {
     finish_save();  // of an earlier step, which was sound; all ranks come here
     throw Error(ErrorKind::diverged, format("loss or gradient is not finite at step {}", report.step),
                 format("{}step {}, {}: loss sum {}, gradient norm {}", whose, report.step,
-                       origin.where.empty() ? "forward and backward" : origin.where, report.loss_sum,
-                       report.grad_norm),
+                       origin.where.empty() ? "forward and backward" : origin.where,
+                       in_words(report.loss_sum), in_words(report.grad_norm)),
                 "lower learning_rate, look at the rows with `deltatune data show`, or skip such steps with "
                 "on_nonfinite: skip; the last checkpoint is kept");
   }

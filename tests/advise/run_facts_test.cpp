@@ -138,6 +138,11 @@ TEST(RunFacts, WhereItBeganIsOfTheFirstEventThatKnowsALayer) {
   EXPECT_EQ(with_events(exact + vague).nonfinite_where, "layer 2, forward");
   EXPECT_EQ(with_events(vague + other).nonfinite_where, "an earlier row");
   EXPECT_EQ(with_events(other + vague).nonfinite_where, "");
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += other;
+  facts = with_events(many + exact + other);
+  EXPECT_EQ(facts.nonfinite_steps, 102);
+  EXPECT_EQ(facts.nonfinite_where, "layer 2, forward (step 5)");
 }
 
 TEST(RunFacts, AStepThatIsNoneIsNotPrinted) {

@@ -95,6 +95,19 @@ TEST(HealthCheck, ErrorsNameTheirGpu) {
   EXPECT_TRUE(health.judge(same.to_json(5, "0000:9f:00.0"), 0).empty());
 }
 
+TEST(HealthCheck, NvlinkErrorsAreToldWhenTheyAreTwiceAsMany) {
+  HealthCheck health;
+  std::vector<uint64_t> told;
+  for (const uint64_t errors : {0, 1, 1, 2, 3, 4, 7, 8, 7000, 7001, 13999, 14000}) {
+    GpuSample s;
+    s.nvlink_errors = errors;
+    TelemetryWindow window;
+    window.add(s);
+    if (!health.judge(window.to_json(0, "bus"), 0).empty()) told.push_back(errors);
+  }
+  EXPECT_EQ(told, (std::vector<uint64_t>{1, 2, 4, 8, 7000, 14000}));
+}
+
 TEST(HealthCheck, EntriesOfAnyShapeAreJudged) {
   HealthCheck health;
   EXPECT_TRUE(
