@@ -92,7 +92,8 @@ if(DELTATUNE_WERROR)
   target_compile_options(deltatune_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings>)
 endif()
 # Element by element the same bits as the cpu row: no contraction to FMA where the bytes are the limit anyway.
-set_source_files_properties(src/cuda/kernels/elementwise.cu src/cuda/kernels/optimizer.cu
+set_source_files_properties(src/cuda/kernels/adamw_8bit.cu src/cuda/kernels/elementwise.cu
+  src/cuda/kernels/optimizer.cu
   PROPERTIES COMPILE_OPTIONS --fmad=false)
 target_link_libraries(deltatune_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
 set_target_properties(deltatune_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} POSITION_INDEPENDENT_CODE ON)
