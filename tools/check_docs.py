@@ -53,7 +53,7 @@ def documents():
     for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
         if os.path.exists(os.path.join(ROOT, name)):
             yield name
-    for top in ("docs", "examples"):
+    for top in ("bench", "docs", "examples"):
         for folder, _, names in os.walk(os.path.join(ROOT, top)):
             for name in sorted(names):
                 if name.endswith(".md"):

@@ -158,20 +158,13 @@ std::string nonfinite_where(const json::Value& event) {
   return out;
 }
 
-// The step is the first; where it began is told by the first event that knows a layer, for a value that is
-// not finite often is in the same place again.
-void take_nonfinite(const json::Array& events, RunFacts& out) {
-  const auto knows = [](const json::Value& event) { return number_of(event, "layer") >= 0; };
-  const auto step_of = [](const json::Value& event) {
-    const double step = number_of(event, "step");
-    return step >= 0 && step <= 1e12 ? step : unknown;
-  };
-  const auto found = std::find_if(events.begin(), events.end(), knows);
-  const json::Value& telling = found == events.end() ? events.front() : *found;
-  out.nonfinite_step = step_of(events.front());
-  out.nonfinite_where = nonfinite_where(telling);
-  const double step = step_of(telling);
-  if (&telling != &events.front() && !out.nonfinite_where.empty() && !std::isnan(step))
+// Where it began is told by the first event that knows, for a value that is not finite often is in the same
+// place again.
+void take_nonfinite(const RunRecord& record, RunFacts& out) {
+  out.nonfinite_step = record.nonfinite_step;
+  out.nonfinite_where = nonfinite_where(record.nonfinite);
+  const double step = number_of(record.nonfinite, "step");
+  if (!out.nonfinite_where.empty() && step >= 0 && step <= 1e12 && step != out.nonfinite_step)
     out.nonfinite_where += format(" (step {:.0f})", step);
 }
 
@@ -253,7 +246,7 @@ RunFacts facts_of(const RunFolder& folder) {
   out.loss = curve(record, "loss");
   out.grad_norm = curve(record, "grad_norm");
   out.nonfinite_steps = record.nonfinite_steps;
-  if (!record.nonfinite.empty()) take_nonfinite(record.nonfinite, out);
+  if (record.nonfinite_steps > 0) take_nonfinite(record, out);
   if (const json::Value* plan = run.find("plan"); plan != nullptr) {
     out.memory = number_of(*plan, "total_bytes");
     out.memory_available = number_of(*plan, "available_bytes");

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/format.h"
+#include "base/heartbeat.h"
 #include "cli/device.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
@@ -64,6 +65,7 @@ int verb_generate(const Invocation& call) {
   const std::vector<int32_t> answer =
       generate(engine, prompt, stop_ids(text, source), sampling, [&](int32_t id) {
         if (config.json) return;
+        end_heartbeats();  // a word that takes long shows by itself
         pending += text.tokenizer->decode(std::span(&id, 1));
         const size_t whole = whole_characters(pending);
         std::fwrite(pending.data(), 1, whole, stdout);

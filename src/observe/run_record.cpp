@@ -11,11 +11,21 @@ namespace {
 
 constexpr size_t max_saves = 50;
 constexpr size_t max_findings = 50;
-constexpr size_t max_nonfinite = 20;
 constexpr double no_number = std::numeric_limits<double>::quiet_NaN();
 
 double or_else(double value, double other) {
   return std::isnan(value) ? other : value;
+}
+
+// How well a nan event says where it began: by its layer, by other words, or not.
+int told_where(const json::Value& event) {
+  const auto text = [&](const char* key) {
+    const json::Value* found = event.find(key);
+    return found != nullptr && found->is_string() && !found->as_string().empty();
+  };
+  const json::Value* layer = event.find("layer");
+  if (layer != nullptr && layer->is_number() && layer->as_number() >= 0 && layer->as_number() < 1e6) return 2;
+  return text("where") || text("layer") || text("tensor") || text("op") ? 1 : 0;
 }
 
 // Bytes of the UTF-8 character at the start of `text`, 0 where there is none. Table 3-7 of the Unicode
@@ -212,12 +222,8 @@ void RunRecord::add(const json::Value& event) {
   }
   if (name == "nan") {
     ++nonfinite_steps;
-    const auto knows = [](const json::Value& x) { return x.find("layer") != nullptr; };
-    if (nonfinite.size() < max_nonfinite) {
-      nonfinite.push_back(event);
-    } else if (knows(event) && std::none_of(nonfinite.begin(), nonfinite.end(), knows)) {
-      nonfinite.back() = event;  // the first that says where
-    }
+    if (nonfinite.is_null() || told_where(event) > told_where(nonfinite)) nonfinite = event;
+    if (!(step >= nonfinite_step)) nonfinite_step = step;
   }
   if (name == "warning" || name == "nan") add_message(event, step);
 }

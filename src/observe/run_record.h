@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -64,8 +65,11 @@ struct RunRecord {
   json::Array saves;                        ///< the last few
   std::vector<std::string> messages;        ///< warnings, "step 7: ..."
   int64_t more_messages = 0;                ///< that did not fit
-  json::Array nonfinite;                    ///< the first nan events
-  json::Array findings;                     ///< those of the last advice in the file
+  /// The first nan event that tells best where it began: a layer, other words, or nothing; null: there was
+  /// none.
+  json::Value nonfinite;
+  double nonfinite_step = std::numeric_limits<double>::quiet_NaN();  ///< the lowest of nan events
+  json::Array findings;                                              ///< those of the last advice in the file
   int64_t nonfinite_steps = 0;
   bool slow_kernels = false;
   std::string first_time, last_time;  ///< "ts" of the first and the last event

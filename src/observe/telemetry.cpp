@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/format.h"
 
 namespace deltatune {
@@ -24,6 +25,11 @@ double three_digits(double value) {
 double number(const json::Value& object, const char* key, double otherwise = 0) {
   const json::Value* found = object.find(key);
   return found != nullptr && found->is_number() ? found->as_number() : otherwise;
+}
+
+int64_t count_of(const json::Value& object, const char* key, int64_t otherwise) {
+  const double x = number(object, key, static_cast<double>(otherwise));
+  return x >= 0 && x < 1e18 ? static_cast<int64_t>(x) : x >= 1e18 ? int64_t{1000000000000000000} : 0;
 }
 
 std::string joined(const json::Value* list) {
@@ -131,20 +137,20 @@ std::vector<std::string> HealthCheck::judge(const json::Value& entry, double tok
                          number(entry, "throttled_clock_mhz"), number(entry, "sm_clock_max_mhz"), cost));
     known->lost_share = lost;
   }
-  const auto ecc = static_cast<int64_t>(number(entry, "ecc_uncorrected", static_cast<double>(known->ecc)));
+  const int64_t ecc = count_of(entry, "ecc_uncorrected", known->ecc);
   if (ecc > known->ecc) {
-    out.push_back(
-        format("{}: {} uncorrected memory errors (ECC) since the driver was loaded: results may be "
-               "wrong; reset or replace the GPU",
-               gpu, ecc));
+    out.push_back(format(
+        "{}: {} (uncorrected, ECC) since the driver was loaded: results may be wrong; reset or replace "
+        "the GPU",
+        gpu, counted(ecc, "memory error")));
   }
   known->ecc = ecc;
-  const auto nvlink =
-      static_cast<int64_t>(number(entry, "nvlink_errors", static_cast<double>(known->nvlink)));
+  const int64_t nvlink = count_of(entry, "nvlink_errors", known->nvlink);
+  if (nvlink < known->nvlink / 2) known->nvlink = 0;  // counted anew
   // They come one by one for hours on links that run at full rate all the same.
   if (nvlink > 0 && nvlink / 2 >= known->nvlink) {
-    out.push_back(
-        format("{}: {} NVLink errors since the driver was loaded: transfers are repeated", gpu, nvlink));
+    out.push_back(format("{}: {} since the driver was loaded: transfers are repeated", gpu,
+                         counted(nvlink, "NVLink error")));
     known->nvlink = nvlink;
   }
   const std::string xids = joined(entry.find("xid"));

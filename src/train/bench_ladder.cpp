@@ -171,6 +171,7 @@ LadderReport bench_ladder(Device& device, const LadderOptions& options) {
   report.device = device.name();
   report.model = options.step.model_name;
   report.dtype = name_of(options.step.storage);
+  report.optimizer = options.step.optimizer.to_text(options.step.storage);
   report.keep_description = options.keep_description;
   report.tokens = options.step.tokens;
   report.conversations = static_cast<int64_t>(options.lengths.size());
@@ -203,6 +204,7 @@ json::Value LadderReport::to_json() const {
     item.set("step_ms", r.step_ms);
     item.set("forward_backward_ms", r.whole.pass_ms);
     item.set("optimizer_ms", r.whole.update_ms);
+    if (r.whole.flat) item.set("lower_bound", true);
     item.set("hours", r.hours);
     item.set("tokens_per_s_per_device", r.tokens_per_s);
     if (r.mfu > 0) item.set("mfu_6n", r.mfu);
@@ -220,6 +222,7 @@ json::Value LadderReport::to_json() const {
   out.set("device", device);
   out.set("model", model);
   out.set("dtype", dtype);
+  out.set("optimizer", optimizer);
   out.set("devices", devices);
   out.set("layers", static_cast<int64_t>(layers));
   out.set("measured_depths", std::move(measured));
@@ -232,8 +235,8 @@ json::Value LadderReport::to_json() const {
 }
 
 std::string LadderReport::to_text() const {
-  std::string out = format("{}, {:.0f} layers, {}, on {}; an epoch of {} ({}) in rows of {}, on {}\n", model,
-                           layers, dtype, device, counted(conversations, "conversation"),
+  std::string out = format("{}, {:.0f} layers, {}, {}, on {}; an epoch of {} ({}) in rows of {}, on {}\n",
+                           model, layers, dtype, optimizer, device, counted(conversations, "conversation"),
                            counted(real_tokens, "token"), format_count(tokens), counted(devices, "device"));
   out += format("{:<28}{:>12}{:>8}{:>11}{:>14}{:>9}{:>8}{:>10}{:>12}{:>8}{:>8}\n", "rung", "steps", "fill",
                 "step ms", "epoch", "tok/s", "MFU %", "kernels", "host calls", "busy %", "util %");
@@ -250,6 +253,8 @@ std::string LadderReport::to_text() const {
     out += format("the last rung takes {:.2f} times less than the first\n",
                   rungs.front().hours / rungs.back().hours);
   }
+  const bool flat = std::any_of(rungs.begin(), rungs.end(), [](const LadderRung& r) { return r.whole.flat; });
+  if (flat) out += flat_note();
   if (!keep_description.empty()) out += "recompute: auto " + keep_description + "\n";
   if (rungs.front().utilisation >= 0)
     out +=

@@ -134,9 +134,10 @@ void BenchOptimizer::set(EngineOptions& engine) const {
 }
 
 std::string BenchOptimizer::to_text(DType storage) const {
+  const bool bare = storage != DType::f32 && !master_weights;
   std::string out = format("moments {}", moments == DType::u8 ? "8-bit" : name_of(moments));
-  if (storage != DType::f32 && !master_weights) out += ", no master weights";
-  if (rounding == Rounding::stochastic) out += ", stochastic rounding";
+  if (bare) out += ", no master weights";
+  if ((bare || moments == DType::bf16) && rounding == Rounding::stochastic) out += ", stochastic rounding";
   return out;
 }
 

@@ -235,12 +235,14 @@ class StepBench {
   double waited_ = 0;
 };
 
-// a + (b - a) along the line through two depths.
+// a + (b - a) along the line through two depths; not below the deeper one, whatever else the machine did
+// meanwhile.
 StepFigures extended(const StepFigures& a, const StepFigures& b, double layers) {
   const double t = (layers - a.layers) / (b.layers - a.layers);
-  const auto line = [&](double x, double y) { return x + (y - x) * t; };
+  const auto line = [&](double x, double y) { return std::max(x + (y - x) * t, y); };
   StepFigures out;
   out.layers = layers;
+  out.flat = b.pass_ms <= a.pass_ms || b.update_ms <= a.update_ms;
   out.pass_ms = line(a.pass_ms, b.pass_ms);
   out.update_ms = line(a.update_ms, b.update_ms);
   out.gemm_ms = line(a.gemm_ms, b.gemm_ms);
@@ -290,6 +292,7 @@ json::Value figures_json(const BenchStepReport& report, const StepFigures& f) {
   out.set("ratio_to_gemm", report.ratio(f));
   out.set("tokens_per_s", report.tokens_per_s(f));
   if (report.peak_tflop_s > 0) out.set("mfu_6n", report.mfu(f));
+  if (f.flat) out.set("lower_bound", true);
   out.set("launches", static_cast<int64_t>(f.launches));
   out.set("host_ms", f.host_ms);
   if (f.traced_ms > 0) {
@@ -419,6 +422,7 @@ std::string BenchStepReport::to_text() const {
   std::vector<std::pair<double, std::string>> ops;
   for (const auto& [op, ms] : whole.op_ms) ops.emplace_back(ms, op);
   std::sort(ops.rbegin(), ops.rend());
+  if (whole.flat) out += flat_note();
   out += "by op, ms (one after the other, with marks between):\n";
   for (const auto& [ms, op] : ops) {
     out += format("  {:<26}", op);
@@ -429,6 +433,12 @@ std::string BenchStepReport::to_text() const {
     out += extended ? format("{:>12.3f}\n", ms) : "\n";
   }
   return out;
+}
+
+std::string flat_note() {
+  return "the deeper model took no longer than the other: what is extended from them is a lower bound; use "
+         "depths "
+         "further apart, longer rows, or a machine with nothing else to do\n";
 }
 
 BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {

@@ -63,17 +63,19 @@ struct BenchStepOptions {
 /// Figures that grow with the depth, of one depth or extended to another.
 struct StepFigures {
   double layers = 0;
-  double pass_ms = 0;                   ///< forward and backward, median
-  double update_ms = 0;                 ///< norm, clipping, AdamW
-  double gemm_ms = 0;                   ///< matrix products of forward and backward, alone
-  double launches = 0;                  ///< of forward, backward and update; 0: the device cannot say
-  double host_ms = 0;                   ///< to queue a step
-  double traced_ms = 0;                 ///< a step under the tracer; 0: there was none
-  double busy_ms = 0;                   ///< of traced_ms, with anything running on the device
-  double utilisation = -1;              ///< as the driver tells it, of the timed steps; -1: not known
-  double host_calls = 0;                ///< that queued work for the device, of a traced step
-  double bytes = 0;                     ///< of device memory
-  double parameters = 0;                ///< of matrix products: all matrices but the embedding
+  double pass_ms = 0;       ///< forward and backward, median
+  double update_ms = 0;     ///< norm, clipping, AdamW
+  double gemm_ms = 0;       ///< matrix products of forward and backward, alone
+  double launches = 0;      ///< of forward, backward and update; 0: the device cannot say
+  double host_ms = 0;       ///< to queue a step
+  double traced_ms = 0;     ///< a step under the tracer; 0: there was none
+  double busy_ms = 0;       ///< of traced_ms, with anything running on the device
+  double utilisation = -1;  ///< as the driver tells it, of the timed steps; -1: not known
+  double host_calls = 0;    ///< that queued work for the device, of a traced step
+  double bytes = 0;         ///< of device memory
+  double parameters = 0;    ///< of matrix products: all matrices but the embedding
+  bool flat =
+      false;  ///< extended, and the deeper model took no longer: times are the deeper one's, a lower bound
   std::map<std::string, double> op_ms;  ///< by op
 };
 
@@ -111,6 +113,9 @@ std::vector<Batch> bench_rows(const BenchStepOptions& options);
 /// The first `layers` layers as bench_step() runs them, with random weights.
 std::unique_ptr<Engine> bench_engine(Device& device, Communicator& comm, const BenchStepOptions& options,
                                      int64_t layers, const std::vector<Batch>& rows);
+
+/// Said where StepFigures::flat.
+std::string flat_note();
 
 /// Throws Error{usage} for depths that the model does not have and slow kernels that are not allowed,
 /// Error{resource} where a depth does not fit the device.

@@ -101,8 +101,11 @@ void prepare_output_folder(const Config& config, bool resuming) {
                 "give another output_dir");
   }
   const fs::path weights = weights_in(folder);
-  if (!weights.empty() && !config.overwrite_output_dir && traces_of_a_run(folder).empty()) {
-    throw Error(ErrorKind::usage, "output_dir already holds a model", weights.string(),
+  if (!weights.empty() && !config.overwrite_output_dir && (!resuming || traces_of_a_run(folder).empty())) {
+    throw Error(ErrorKind::usage,
+                may_restart ? "output_dir already holds a model, and no checkpoint to go on from"
+                            : "output_dir already holds a model",
+                weights.string(),
                 "give another output_dir, or replace the model with --overwrite_output_dir");
   }
   create_folder(folder);

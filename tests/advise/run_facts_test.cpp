@@ -135,14 +135,22 @@ TEST(RunFacts, WhereItBeganIsOfTheFirstEventThatKnowsALayer) {
   EXPECT_EQ(facts.nonfinite_steps, 4);
   EXPECT_EQ(facts.nonfinite_step, 3);
   EXPECT_EQ(facts.nonfinite_where, "layer 2, forward (step 5)");
-  EXPECT_EQ(with_events(exact + vague).nonfinite_where, "layer 2, forward");
+  facts = with_events(exact + vague);  // a resumed run: step 5, then step 3 again
+  EXPECT_EQ(facts.nonfinite_step, 3);
+  EXPECT_EQ(facts.nonfinite_where, "layer 2, forward (step 5)");
+  EXPECT_EQ(with_events(exact + exact).nonfinite_where, "layer 2, forward");
   EXPECT_EQ(with_events(vague + other).nonfinite_where, "an earlier row");
-  EXPECT_EQ(with_events(other + vague).nonfinite_where, "");
+  EXPECT_EQ(with_events(other + vague).nonfinite_where, "an earlier row");
   std::string many;
   for (int i = 0; i < 100; ++i) many += other;
   facts = with_events(many + exact + other);
   EXPECT_EQ(facts.nonfinite_steps, 102);
   EXPECT_EQ(facts.nonfinite_where, "layer 2, forward (step 5)");
+  EXPECT_EQ(facts.nonfinite_step, 4);
+  for (const char* layer : {"\"embed\"", "null", "[3]", "-3", "1e300", "true"}) {
+    const std::string odd = format("{{\"event\": \"nan\", \"step\": 1, \"layer\": {}}}\n", layer);
+    EXPECT_EQ(with_events(odd + many + exact).nonfinite_where, "layer 2, forward (step 5)") << layer;
+  }
 }
 
 TEST(RunFacts, AStepThatIsNoneIsNotPrinted) {

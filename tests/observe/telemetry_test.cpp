@@ -85,7 +85,7 @@ TEST(HealthCheck, ErrorsNameTheirGpu) {
   const std::vector<std::string> said = health.judge(window.to_json(5, "0000:9f:00.0"), 0);
   ASSERT_EQ(said.size(), 4u);
   for (const std::string& text : said) EXPECT_TRUE(text.starts_with("GPU 5 (0000:9f:00.0): ")) << text;
-  EXPECT_NE(said[0].find("2 uncorrected"), std::string::npos);
+  EXPECT_NE(said[0].find("2 memory errors"), std::string::npos);
   EXPECT_NE(said[1].find("7 NVLink errors"), std::string::npos);
   EXPECT_NE(said[2].find("XID 79, 48"), std::string::npos);
   EXPECT_NE(said[3].find("fallen off the bus"), std::string::npos);
@@ -98,14 +98,14 @@ TEST(HealthCheck, ErrorsNameTheirGpu) {
 TEST(HealthCheck, NvlinkErrorsAreToldWhenTheyAreTwiceAsMany) {
   HealthCheck health;
   std::vector<uint64_t> told;
-  for (const uint64_t errors : {0, 1, 1, 2, 3, 4, 7, 8, 7000, 7001, 13999, 14000}) {
+  for (const uint64_t errors : {0, 1, 1, 2, 3, 4, 7, 8, 7000, 7001, 13999, 14000, 13000, 0, 5000, 6999}) {
     GpuSample s;
     s.nvlink_errors = errors;
     TelemetryWindow window;
     window.add(s);
     if (!health.judge(window.to_json(0, "bus"), 0).empty()) told.push_back(errors);
   }
-  EXPECT_EQ(told, (std::vector<uint64_t>{1, 2, 4, 8, 7000, 14000}));
+  EXPECT_EQ(told, (std::vector<uint64_t>{1, 2, 4, 8, 7000, 14000, 5000}));
 }
 
 TEST(HealthCheck, EntriesOfAnyShapeAreJudged) {

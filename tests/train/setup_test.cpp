@@ -245,6 +245,10 @@ TEST(OutputFolderTest, ForeignWeightsAndInputsAreKept) {
   EXPECT_TRUE(has(refusal(), "already holds a model"));
   config.resume_from_checkpoint = "true";
   EXPECT_TRUE(has(refusal(), "already holds a model"));
+  // A finished run that has saved nothing on its way: there is nothing to go on from, and its model stays.
+  write_text(folder / "run/metrics.jsonl", "{}");
+  EXPECT_TRUE(has(refusal(), "no checkpoint to go on from"));
+  fs::remove(folder / "run/metrics.jsonl");
   config.resume_from_checkpoint.clear();
   config.overwrite_output_dir = true;
   prepare_output_folder(config, false);

@@ -55,11 +55,11 @@ __device__ inline float updated(float p, float m, float v, const Step& step) {
 /// (Markstein, "Computation of elementary functions on the IBM RISC System/6000 processor", 1990): what the
 /// compiler makes of sqrtf and `/`, less its branch and call for operands at the ends of the range. Whether
 /// some element has such operands is seen once for all. In range are v = 0 and [2^-101, 2^40], rate m = +0
-/// (of -0 the quotient would lose its sign) and magnitudes of 2^-100 and more, m up to 2^60, and what
+/// (of -0 the quotient would lose its sign) and magnitudes of 2^-98 and more, m up to 2^60, and what
 /// Step::usual says: then no intermediate result leaves the normal numbers, and a divisor lies between 2^-28
 /// and 2^28. For v = 0 the root is taken of 2^-126: eps, of 2^-28 and more, swallows it.
 class UsualRange {
-  static constexpr uint32_t lowest_v = 0x0d000000u, lowest_along = 0x0d800000u;  // 2^-101, 2^-100
+  static constexpr uint32_t lowest_v = 0x0d000000u, lowest_along = 0x0e800000u;  // 2^-101, 2^-98
   uint32_t v_ = ~0u, along_ = ~0u, highest_m_ = 0, highest_v_ = 0;
   float zero_ = 0;
 
