@@ -187,8 +187,9 @@ std::vector<std::string> DataStats::to_lines() const {
   out.push_back(format("{:<16}p50 {}  p90 {}  p99 {}  max {}  mean {:.1f}", "row length",
                        format_count(lengths.p50), format_count(lengths.p90), format_count(lengths.p99),
                        format_count(lengths.max), lengths.mean));
-  out.push_back(format("{:<16}{}  supervised {} ({:.1f} %)", "tokens", format_count(counts.tokens),
-                       format_count(counts.targets), 100 * supervised_share));
+  out.push_back(format("{:<16}{}  supervised {} ({:.1f} %){}", "tokens", format_count(counts.tokens),
+                       format_count(counts.targets), 100 * supervised_share,
+                       held_out > 0 ? "  with those held out, as above" : ""));
   out.push_back(format("{:<16}{} of {} tokens  fill {:.1f} %  {:.1f} conversations each", "packed rows",
                        format_count(rows), format_count(max_tokens), 100 * fill, documents_per_row));
   out.push_back(format("{:<16}{} per epoch  {} in {}", "steps", format_count(steps_per_epoch),

@@ -1,6 +1,7 @@
 // sum_squares, grad_scale and AdamW of the cuda table against the cpu row. AdamW gives the same bits.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cuda/cuda_case.h"
 #include "ops/moment_codes.h"
@@ -168,6 +169,54 @@ TEST_F(CudaOptimizer, AdamwIn8BitsGivesTheBitsOfTheCpuAtTheEndsOfTheRange) {
       coded_steps(20003, false, DType::bf16, 0, rounding, 1, learning_rate);
     for (const float eps : {1e-30f, 1e-12f, 2.0f})
       coded_steps(20003, true, DType::f32, 0, rounding, 1, 1e-3, eps);
+  }
+}
+
+/// Every weight with every m, v and gradient of these, on both sides of where the short root and quotient
+/// end.
+TEST_F(CudaOptimizer, AdamwGivesTheBitsOfTheCpuAtTheEndsOfTheRange) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<double> weights = {0, -0.0, 1, -0x1.fep-3, 0x1p-130, 0x1.fep127, inf, -inf};
+  const std::vector<double> firsts = {0,         -0.0,     1e-3,   -0x1p-88,   0x1.02p-89, 0x1.fep-90,
+                                      -0x1p-126, 0x1p-133, 0x1p60, -0x1.02p60, 0x1p100};
+  const std::vector<double> seconds = {0,      0x1p-133,  0x1.fep-102, 0x1p-101, 1e-4,
+                                       0x1p40, 0x1.02p40, 0x1p120,     inf};
+  const std::vector<double> gradients = {0, -0.0, 1, 0x1p-60};
+  std::vector<double> p, m, v, g;
+  for (const double weight : weights) {
+    for (const double first : firsts) {
+      for (const double second : seconds) {
+        for (const double gradient : gradients) {
+          if (std::isinf(weight) && std::abs(first) > 1) continue;  // inf - inf: a NaN, and CPUs have others
+          p.push_back(weight), m.push_back(first), v.push_back(second), g.push_back(gradient);
+        }
+      }
+    }
+  }
+  const auto count = static_cast<int64_t>(p.size());
+  const Array grad(DType::f32, {count}, g);
+  // 0x1.fffffep-28: a reciprocal next to it may not be refined to the right one.
+  for (const float eps : {1e-8f, 0x1.fffffep-28f, 0x1.fffffep-3f, 1e-30f}) {
+    for (const double learning_rate : {1e-3, 0x1p-10, 0x1p-120}) {
+      for (const DType moments : {DType::f32, DType::bf16}) {
+        for (const DType weight : {DType::f32, DType::bf16}) {
+          for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
+            SCOPED_TRACE(testing::Message() << name_of(weight) << ", moments " << name_of(moments) << ", eps "
+                                            << eps << ", learning rate " << learning_rate);
+            Array param(weight, {count}, p), first(moments, {count}, m), second(moments, {count}, v);
+            const Array scalars(DType::f32, {8}, {learning_rate, 0.19, 0.0975, 0.125, 0.5, 3, 0, 7});
+            AdamwOptions options;
+            options.eps = eps;
+            options.rounding = rounding;
+            compare_bits({{&param, 0}, {&first, 0}, {&second, 0}}, [&](Stream& stream, const On& on) {
+              AdamwTensors tensors{on(param), {}, on(first), on(second), on(grad)};
+              tensors.group = 2;
+              ops::adamw(stream, tensors, on(scalars), options);
+            });
+          }
+        }
+      }
+    }
   }
 }
 
