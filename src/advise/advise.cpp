@@ -81,7 +81,8 @@ Advice advise(const RunFacts& facts) {
     look(out, facts.steps.steps > 0,
          facts.steps.steps == 1 ? "the last logged step"
                                 : format("the last {} logged steps", facts.steps.steps),
-         "no logged step in metrics.jsonl");
+         facts.failure.empty() ? "no logged step in metrics.jsonl"
+                               : "no logged step: the run ended with: " + facts.failure);
   }
   if (facts.profile || !is_damaged("profile.json ")) {
     look(out, facts.profile.has_value(), "a profile of a step",
@@ -91,7 +92,8 @@ Advice advise(const RunFacts& facts) {
        "telemetry of " + counted(static_cast<int64_t>(facts.devices.size()), "device"),
        "no telemetry: clocks are not known");
   look(out, !std::isnan(facts.data.rows), "counts of the data",
-       "no counts of the data: a run that streams does not know them");
+       facts.steps.steps > 0 ? "no counts of the data: a run that streams does not know them"
+                             : "no counts of the data");
   const bool planned = facts.plan().has_value();
   if (planned || !is_damaged("config.resolved.yaml ")) {
     look(out, planned, "plans of other settings",

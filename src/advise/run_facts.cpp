@@ -241,6 +241,8 @@ RunFacts facts_of(const RunFolder& folder) {
   }
   out.recompute = text_of(run, "recompute", 20);
   if (const double world = number_of(run, "world_size"); world >= 1 && world <= 1e6) out.world_size = world;
+  if (const json::Value* exit = run.find("exit"); exit != nullptr && exit->is_object())
+    out.failure = text_of(*exit, "message", 300);
   out.steps = step_means(record);
   out.slow_kernels = record.slow_kernels;
   out.loss = curve(record, "loss");

@@ -105,6 +105,7 @@ struct RunFacts {
   std::vector<ProfileFacts> rank_profiles;  ///< all ranks', where there are several
   std::optional<DeviceCard> card;
   WhatIf what_if;                    ///< may be empty
+  std::string failure;               ///< the error that the run ended with; or empty
   std::string no_plan;               ///< why what_if gives none, where that is known
   std::vector<std::string> damaged;  ///< files that cannot be read: which, what is wrong, what to do
 

@@ -32,6 +32,9 @@ TEST(Rules, ASoundRunIsLeftAlone) {
 
 TEST(Rules, NothingKnownIsNothingSaid) {
   for (const rules::NamedRule& named : rules::all()) EXPECT_FALSE(named.rule(RunFacts())) << named.name;
+  RunFacts failed;
+  failed.failure = "no such folder: models/x";
+  EXPECT_NE(advise(failed).to_text().find("the run ended with: no such folder: models/x"), std::string::npos);
   const Advice advice = advise(RunFacts());
   EXPECT_TRUE(advice.findings.empty());
   EXPECT_EQ(advice.missing.size(), 5u);
