@@ -20,6 +20,7 @@ using namespace rope;
 struct Tile {
   static constexpr int dim = 256;
   static constexpr int rotary = 64, half = rotary / 2;
+  static constexpr int end = dim - rotary;      ///< where the last pairs begin
   static constexpr int each = dim / warp_size;  ///< of a lane
   static constexpr int warps = 8;
   static constexpr int threads = warps * warp_size;
@@ -37,8 +38,8 @@ __device__ inline void widen(float& low, float& high, uint32_t pair) {
   high = __uint_as_float(pair & 0xffff0000u);
 }
 
-/// A lane's elements of a head as they are stored: 2 l and 2 l + 1, then 64 + 4 l and the three behind it,
-/// then 192 + 2 l and the next.
+/// A lane's elements of a head as they are stored: 2 l and 2 l + 1, then rotary + 4 l and the three behind
+/// it, then end + 2 l and the next.
 struct Words {
   uint32_t turned;
   uint2 middle;
@@ -47,7 +48,7 @@ struct Words {
   __device__ void read(const T* head, int lane) {
     turned = reinterpret_cast<const uint32_t*>(head)[lane];
     middle = reinterpret_cast<const uint2*>(head + Tile::rotary)[lane];
-    last = reinterpret_cast<const uint32_t*>(head + 192)[lane];
+    last = reinterpret_cast<const uint32_t*>(head + Tile::end)[lane];
   }
   __device__ void widen(Eight& x) const {
     cuda::widen(x[0], x[1], turned);
@@ -63,7 +64,7 @@ struct Words {
     reinterpret_cast<uint32_t*>(head)[lane] = ptx::pack_bf16(x[0], x[1]);
     reinterpret_cast<uint2*>(head + Tile::rotary)[lane] =
         make_uint2(ptx::pack_bf16(x[2], x[3]), ptx::pack_bf16(x[4], x[5]));
-    reinterpret_cast<uint32_t*>(head + 192)[lane] = ptx::pack_bf16(x[6], x[7]);
+    reinterpret_cast<uint32_t*>(head + Tile::end)[lane] = ptx::pack_bf16(x[6], x[7]);
   }
 };
 
@@ -238,8 +239,10 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
   for (int j = static_cast<int>(threadIdx.x); j < 2 * Tile::dim; j += Tile::threads) {
     const int kind = j / Tile::dim, of = j % Tile::dim;
     // who has element `of`
-    const int holder = of < 64 ? of / 2 : of < 192 ? (of - 64) / 4 : (of - 192) / 2;
-    const int place = of < 64 ? of % 2 : of < 192 ? 2 + of % 4 : 6 + of % 2;
+    const int holder = of < Tile::rotary ? of / 2
+                       : of < Tile::end  ? (of - Tile::rotary) / 4
+                                         : (of - Tile::end) / 2;
+    const int place = of < Tile::rotary ? of % 2 : of < Tile::end ? 2 + of % 4 : 6 + of % 2;
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < Tile::warps; ++i) sum += sums[kind][i][holder][place];
