@@ -26,11 +26,6 @@ std::atomic<int64_t>& last_output() {
   return at;
 }
 
-std::atomic<bool>& ended() {
-  static std::atomic<bool> flag{false};
-  return flag;
-}
-
 struct Activity {
   std::mutex mutex;
   std::string what;
@@ -70,10 +65,6 @@ void note_output() {
   last_output() = now_ns();
 }
 
-void end_heartbeats() {
-  ended() = true;
-}
-
 double silence_s() {
   return static_cast<double>(now_ns() - last_output()) * 1e-9;
 }
@@ -87,7 +78,6 @@ struct Heartbeat::State {
 
 Heartbeat::Heartbeat(std::string_view verb, double limit_s) : state_(std::make_unique<State>()) {
   set_activity(verb);
-  ended() = false;
   {
     const std::lock_guard lock(activity().mutex);
     activity().verb_since_ns = now_ns();
@@ -96,9 +86,9 @@ Heartbeat::Heartbeat(std::string_view verb, double limit_s) : state_(std::make_u
   state_->thread = std::thread([state = state_.get(), limit_s] {
     std::unique_lock lock(state->mutex);
     while (!state->stop) {
-      const double left = ended() ? 3600 : std::max(limit_s - silence_s(), 0.01);
+      const double left = std::max(limit_s - silence_s(), 0.01);
       state->changed.wait_for(lock, std::chrono::duration<double>(left), [&] { return state->stop; });
-      if (state->stop || ended() || silence_s() < limit_s) continue;
+      if (state->stop || silence_s() < limit_s) continue;
       const std::string line = heartbeat_line();
       lock.unlock();
       log::info("{}", line);

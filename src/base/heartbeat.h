@@ -12,8 +12,6 @@ namespace deltatune {
 void set_activity(std::string_view what);
 /// A line for people has been written just now, or a live line drawn. Called by the log and the console.
 void note_output();
-/// From now on what is written is somebody's text, not ours: nothing is said in its midst.
-void end_heartbeats();
 /// Seconds since then.
 double silence_s();
 

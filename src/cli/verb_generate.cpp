@@ -1,9 +1,15 @@
 // `deltatune generate ckpt/ --prompt TEXT`: the answer goes to stdout as it is sampled.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdio>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/format.h"
 #include "base/heartbeat.h"
+#include "base/log.h"
 #include "cli/device.h"
 #include "cli/verbs.h"
 #include "comm/communicator.h"
@@ -42,6 +48,38 @@ size_t whole_characters(const std::string& bytes) {
   return bytes.size();
 }
 
+/// The answer on stdout. A log line between two words ("still at it") begins a line of its own where both
+/// streams go to one place.
+class AnswerLine {
+ public:
+  AnswerLine() {
+    struct stat out {
+    }, err{};
+    shared_ = fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+              out.st_dev == err.st_dev && out.st_ino == err.st_ino;
+    log::set_line_hook(
+        [](void* context, bool before) {
+          if (before && static_cast<AnswerLine*>(context)->open_.exchange(false)) std::fputs("\n", stderr);
+        },
+        this);
+  }
+  ~AnswerLine() { log::set_line_hook(nullptr, nullptr); }
+  AnswerLine(const AnswerLine&) = delete;
+  AnswerLine& operator=(const AnswerLine&) = delete;
+
+  void write(std::string_view text) {
+    if (text.empty()) return;
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    open_ = shared_ && text.back() != '\n';
+    note_output();
+  }
+
+ private:
+  bool shared_ = false;
+  std::atomic<bool> open_{false};  // heartbeats come from a thread of their own
+};
+
 }  // namespace
 
 int verb_generate(const Invocation& call) {
@@ -61,15 +99,14 @@ int verb_generate(const Invocation& call) {
   const auto comm = make_solo_communicator();
   Engine engine(*device, *comm, source.config, source.tied, options);
   fill_store(engine.store(), engine.stream(), source, sampling.seed);
+  AnswerLine line;
   std::string pending;
   const std::vector<int32_t> answer =
       generate(engine, prompt, stop_ids(text, source), sampling, [&](int32_t id) {
         if (config.json) return;
-        end_heartbeats();  // a word that takes long shows by itself
         pending += text.tokenizer->decode(std::span(&id, 1));
         const size_t whole = whole_characters(pending);
-        std::fwrite(pending.data(), 1, whole, stdout);
-        std::fflush(stdout);
+        line.write(std::string_view(pending).substr(0, whole));
         pending.erase(0, whole);
       });
   if (config.json) {

@@ -84,22 +84,6 @@ TEST(Heartbeat, IsQuietWhileThereAreLines) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "a line\n");
 }
 
-TEST(Heartbeat, IsQuietInSomebodysText) {
-  testing::internal::CaptureStderr();
-  {
-    const Heartbeat heartbeat("generate", 0.3);
-    end_heartbeats();
-    wait(0.7);
-  }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  testing::internal::CaptureStderr();
-  {
-    const Heartbeat heartbeat("train", 0.05);
-    wait(0.4);
-  }
-  EXPECT_NE(testing::internal::GetCapturedStderr(), "");  // the next verb of the process speaks again
-}
-
 TEST(Heartbeat, KeepsToTheThreshold) {
   const log::Level before = log::level();
   log::set_level(log::Level::warn);
