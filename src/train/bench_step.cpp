@@ -437,8 +437,7 @@ std::string BenchStepReport::to_text() const {
 
 std::string flat_note() {
   return "the deeper model took no longer than the other: what is extended from them is a lower bound; use "
-         "depths "
-         "further apart, longer rows, or a machine with nothing else to do\n";
+         "depths further apart, longer rows, or a machine with nothing else to do\n";
 }
 
 BenchStepReport bench_step(Device& device, const BenchStepOptions& options) {
