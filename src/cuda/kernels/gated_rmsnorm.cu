@@ -99,6 +99,7 @@ __global__ void __launch_bounds__(Norm::threads, N* R > 4 ? 1 : 4)
     backward_kernel(const __grid_constant__ Call<T> call, T* __restrict__ d_o, T* __restrict__ dz,
                     const T* __restrict__ dy, const float* __restrict__ rstd_TH,
                     float* __restrict__ partial) {
+  ptx::let_next_kernel_start();
   constexpr int group = Norm::backward_heads;
   __shared__ float sums[Norm::warps][Norm::max_dim];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
@@ -299,6 +300,7 @@ __global__ void __launch_bounds__(Norm::threads, BackwardRing::blocks)
     pair_backward_kernel(const __grid_constant__ Call<Pair::T> call, Pair::T* __restrict__ d_o,
                          Pair::T* __restrict__ dz, const Pair::T* __restrict__ dy,
                          const float* __restrict__ rstd_TH, float* __restrict__ partial, int per_block) {
+  ptx::let_next_kernel_start();
   constexpr int each = Pair::each;
   using Eight = float[each];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,

@@ -190,6 +190,7 @@ __global__ void __launch_bounds__(Tile::threads, N* R <= 4 ? 4 : 1)
     backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
                     T* __restrict__ dproj, float* __restrict__ partial_conv,
                     float* __restrict__ partial_gates, int gate_blocks, int gate_groups) {
+  ptx::let_next_kernel_start();
   if (static_cast<int>(blockIdx.x) < gate_blocks) {
     backward_gates<Tile::warps>(call, x, dproj, partial_gates, static_cast<int>(blockIdx.x), gate_groups);
     return;

@@ -123,6 +123,23 @@ __global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_forward(
   in.write(y + row, width);
 }
 
+/// The packs of a row that belong to this thread. Held rather than asked for again: where a loop's time is
+/// instructions, the compiler would read the thread's index anew in every turn.
+template <int N, int R>
+struct Own {
+  int thread;  ///< of the block
+  int leap;    ///< elements from a pack to the next
+  int width;
+
+  __device__ explicit Own(int row_width)
+      : thread(ptx::computed_here(static_cast<int>(threadIdx.x))),
+        leap(static_cast<int>(blockDim.x) * N),
+        width(row_width) {}
+  __device__ bool inside(int r) const { return thread * N + r * leap < width; }
+  /// Elements from a row's first to pack 0; to a row's first where that lies outside.
+  __device__ int first() const { return inside(0) ? thread * N : 0; }
+};
+
 /// Rows of `arrays` arrays (two or three) on their way into shared memory, `depth` of them; each thread
 /// copies and reads only its own packs, so no barrier is needed.
 template <class T, int N, int R, int Arrays>
@@ -132,19 +149,21 @@ struct Ring {
   /// What cp.async moves and shared memory holds: bf16 up to 5120 elements; other rows are read when they are
   /// asked for.
   static constexpr bool copies = sizeof(Pack<T, N>) == 16 && sizeof(RowPart<T, N, R>) <= 32;
+  static constexpr int elements = copies ? depth * arrays * R * N * Tile::threads : 0;
 
+  const Own<N, R>& own;
   T* shared;
-  int width;
 
   __device__ T* place(int slot, int array, int r) const {
-    return shared + (((slot * arrays + array) * R + r) * Tile::threads + static_cast<int>(threadIdx.x)) * N;
+    return shared + (((slot * arrays + array) * R + r) * Tile::threads + own.thread) * N;
   }
+  /// `row`: its element own.first().
   __device__ void start(const T* row, int slot, int array) const {
     if constexpr (copies) {
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        const bool inside = element<N>(r) < width;
-        ptx::cp_async_16(ptx::shared_address(place(slot, array, r)), row + (inside ? element<N>(r) : 0),
+        const bool inside = own.inside(r);
+        ptx::cp_async_16(ptx::shared_address(place(slot, array, r)), row + (inside ? r * own.leap : 0),
                          inside);
       }
     }
@@ -155,7 +174,11 @@ struct Ring {
 #pragma unroll
       for (int r = 0; r < R; ++r) out.set(r, place(slot, array, r));
     } else {
-      out.read(row, width);
+#pragma unroll
+      for (int r = 0; r < R; ++r) {
+        out.pack[r] = {};
+        if (own.inside(r)) out.set(r, row + r * own.leap);
+      }
     }
     return out;
   }
@@ -169,15 +192,18 @@ struct Ring {
 template <int N, int R>
 struct Weights {
   static constexpr int wide = N % 4 == 0 ? 4 : 1;
+  static constexpr int elements = R * N * Tile::threads;
+
+  const Own<N, R>& own;
   Pack<float, wide>* shared;
 
   __device__ Pack<float, wide>& place(int r, int i) const {
-    return shared[(r * (N / wide) + i) * Tile::threads + static_cast<int>(threadIdx.x)];
+    return shared[(r * (N / wide) + i) * Tile::threads + own.thread];
   }
   template <class T>
-  __device__ void fill(const T* w, int width) const {
+  __device__ void fill(const T* w) const {
     RowPart<T, N, R> row;
-    row.read(w, width);
+    row.read(w, own.width);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -197,48 +223,43 @@ struct Weights {
 /// Sums over the block, one for each row in turn. A warp gives its part of a row's sum before it asks for
 /// that of the row before, so none is more than a row ahead and four places do.
 class RowSums {
-  static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4, turns = 4;
-  struct Shared {
-    float4 of_warp[turns][places / 4];
-    uint64_t given[turns];
+  static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4;
+  static constexpr unsigned turns = 4;
+  struct alignas(64) Turn {
+    float4 of_warp[places / 4];
+    uint64_t given;
   };
-  Shared& shared_;
-  int turn_ = 0, parity_ = 0;  // of the sum that is asked for next
-
-  static __device__ Shared& memory() {
-    __shared__ Shared shared;
-    return shared;
-  }
+  Turn* turn_;
+  int thread_;
 
  public:
-  __device__ RowSums() : shared_(memory()) {
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < turns * places; i += static_cast<int>(blockDim.x))
-      reinterpret_cast<float*>(shared_.of_warp)[i] = 0;
-    if (thread < turns)
-      ptx::mbarrier_init(ptx::shared_address(shared_.given + thread), static_cast<int>(blockDim.x));
+  static constexpr int bytes = turns * sizeof(Turn);
+
+  __device__ RowSums(void* memory, int thread) : turn_(static_cast<Turn*>(memory)), thread_(thread) {
+    for (int i = thread; i < static_cast<int>(turns) * places; i += static_cast<int>(blockDim.x))
+      reinterpret_cast<float*>(turn_[i / places].of_warp)[i % places] = 0;
+    if (thread < static_cast<int>(turns))
+      ptx::mbarrier_init(ptx::shared_address(&turn_[thread].given), static_cast<int>(blockDim.x));
     __syncthreads();
   }
-  /// Gives x to the sum that is `ahead` rows behind the one asked for next. Every lane arrives: each has read
-  /// the sums taken before, and whoever waits for all arrivals may write in their place.
-  __device__ void give(float x, int ahead) {
+  /// Gives x to the sum of row i. Every lane arrives: each has read the sums taken before, and whoever waits
+  /// for all arrivals may write in their place.
+  __device__ void give(float x, unsigned i) const {
     x = lanes_sum(x);
-    const int turn = (turn_ + ahead) % turns;
-    if (threadIdx.x % warp_size == 0)
-      reinterpret_cast<float*>(shared_.of_warp[turn])[threadIdx.x / warp_size] = x;
-    ptx::mbarrier_arrive(ptx::shared_address(shared_.given + turn));
+    Turn& turn = turn_[i % turns];
+    if (thread_ % warp_size == 0) reinterpret_cast<float*>(turn.of_warp)[thread_ / warp_size] = x;
+    ptx::mbarrier_arrive(ptx::shared_address(&turn.given));
   }
-  /// The next sum, in an order that depends on the block's size alone.
-  __device__ float take() {
-    ptx::mbarrier_wait(ptx::shared_address(shared_.given + turn_), parity_);
+  /// The sum of row i, in an order that depends on the block's size alone.
+  __device__ float take(unsigned i) const {
+    const Turn& turn = turn_[i % turns];
+    ptx::mbarrier_wait(ptx::shared_address(&turn.given), static_cast<int>(i / turns % 2));
     float total = 0;
 #pragma unroll
-    for (int i = 0; i < places / 4; ++i) {
-      const float4 four = shared_.of_warp[turn_][i];
+    for (int place = 0; place < places / 4; ++place) {
+      const float4 four = turn.of_warp[place];
       total += (four.x + four.y) + (four.z + four.w);
     }
-    turn_ = (turn_ + 1) % turns;
-    parity_ ^= turn_ == 0;
     return total;
   }
 };
@@ -259,97 +280,116 @@ struct Backward {
 template <class T, int N, int R>
 struct RowPair {
   RowWords<T, N, R> x;
-  float g[R][N];
+  float g[R][N];  ///< rstd dy (1 + w)
   float rstd;
 };
 
-/// Rows blockIdx.x, + gridDim.x, ... Shared memory: 1 + w, then the ring.
+/// A block's shared memory: the rows' sums, 1 + w, the ring.
+template <class T, int N, int R, int Arrays>
+constexpr size_t backward_shared =
+    RowSums::bytes + Weights<N, R>::elements * sizeof(float) + Ring<T, N, R, Arrays>::elements * sizeof(T);
+
+/// Rows blockIdx.x, + gridDim.x, ..., of which there is one at least.
 template <class T, int N, int R, bool with_dsum>
 __global__ __launch_bounds__(Tile::threads,
                              min_blocks<N, R>) void norm_backward(const __grid_constant__ Backward<T> call) {
   using Rows = Ring<T, N, R, with_dsum ? 3 : 2>;
-  const int width = call.width;
-  const int64_t begin = blockIdx.x, end = call.tokens, step = gridDim.x;
-  float* const memory = dynamic_shared<float>();
-  const Weights<N, R> weights{reinterpret_cast<Pack<float, Weights<N, R>::wide>*>(memory)};
-  const Rows ring{reinterpret_cast<T*>(memory + R * N * Tile::threads), width};
-  RowSums sums;
-  const auto start = [&](int64_t t, int slot) {
-    if (t < end) {
-      ring.start(call.dy + t * width, slot, 0);
-      ring.start(call.x + t * width, slot, 1);
-      if (with_dsum) ring.start(call.dsum + t * width, slot, 2);
+  const Own<N, R> own(call.width);
+  unsigned char* const memory = dynamic_shared<unsigned char>();
+  float* const of_weights = reinterpret_cast<float*>(memory + RowSums::bytes);
+  const RowSums sums(memory, own.thread);
+  ptx::let_next_kernel_start();
+  const Weights<N, R> weights{own, reinterpret_cast<Pack<float, Weights<N, R>::wide>*>(of_weights)};
+  const Rows ring{own, reinterpret_cast<T*>(of_weights + Weights<N, R>::elements)};
+  const int64_t step = static_cast<int64_t>(gridDim.x) * call.width,
+                begin = static_cast<int64_t>(blockIdx.x) * call.width + own.first();
+  const unsigned rows = static_cast<unsigned>((call.tokens - 1 - blockIdx.x) / gridDim.x + 1);
+  // The thread's first element in the row that is started, read or written next.
+  int64_t to_start = begin, to_read = begin, to_write = begin;
+  unsigned started = 0;
+  const auto start = [&](int slot) {
+    if (started < rows) {
+      ring.start(call.dy + to_start, slot, 0);
+      ring.start(call.x + to_start, slot, 1);
+      if (with_dsum) ring.start(call.dsum + to_start, slot, 2);
+      to_start += step;
     }
+    ++started;
     ptx::cp_async_commit();
   };
-  for (int i = 0; i < Rows::depth - 1; ++i) start(begin + i * step, i);
-  weights.fill(call.w, width);
-  const float inverse_width = 1.0f / static_cast<float>(width);
+  for (int i = 0; i < Rows::depth - 1; ++i) start(i);
+  weights.fill(call.w);
+  const float inverse_width = 1.0f / static_cast<float>(call.width);
   float dw[R][N] = {};
-  float next_rstd = call.rstd[begin];
+  const float* rstd = call.rstd + blockIdx.x;
+  float next_rstd = *rstd;
   int slot = 0;  // of the row that is read next
-  // Reads row t, whose sum is `ahead` rows behind the one asked for next.
-  const auto read = [&](int64_t t, int ahead) {
+  const auto read = [&](RowPair<T, N, R>& row, unsigned i) {
     ptx::cp_async_wait<Rows::depth - 2>();
-    const RowWords<T, N, R> dy = ring.get(call.dy + t * width, slot, 0);
-    RowPair<T, N, R> row;
-    row.x = ring.get(call.x + t * width, slot, 1);
+    const RowWords<T, N, R> gradient = ring.get(call.dy + to_read, slot, 0);
+    row.x = ring.get(call.x + to_read, slot, 1);
+    to_read += step;
     row.rstd = next_rstd;
-    if (t + step < end) next_rstd = call.rstd[t + step];
-    float inner = 0;  // sum of g x
+    rstd += gridDim.x;
+    if (i + 1 < rows) next_rstd = *rstd;
+    float inner = 0;  // sum of rstd g x
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       float d[N], in[N];
-      dy.widen(d, r);
+      gradient.widen(d, r);
       row.x.widen(in, r);
       weights.read(row.g[r], r);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        dw[r][i] += d[i] * row.rstd * in[i];
+        d[i] *= row.rstd;
+        dw[r][i] += d[i] * in[i];
         row.g[r][i] *= d[i];
         inner += row.g[r][i] * in[i];
       }
     }
-    if (call.dx) sums.give(inner, ahead);
-    return row;
+    if (call.dx) sums.give(inner, i);
   };
-  RowPair<T, N, R> row = read(begin, 0);
-  for (int64_t t = begin; t < end; t += step) {
+  // Row i, which was read before, while the row behind it is read.
+  const auto turn = [&](const RowPair<T, N, R>& row, RowPair<T, N, R>& next, unsigned i) {
     RowWords<T, N, R> residual;
-    if (with_dsum) residual = ring.get(call.dsum + t * width, slot, 2);
-    start(t + (Rows::depth - 1) * step, slot == 0 ? Rows::depth - 1 : slot - 1);
+    if (with_dsum) residual = ring.get(call.dsum + to_write, slot, 2);
+    start(slot == 0 ? Rows::depth - 1 : slot - 1);
     slot = Rows::after(slot);
-    RowPair<T, N, R> next;
-    if (t + step < end) next = read(t + step, 1);
+    if (i + 1 < rows) read(next, i + 1);
     if (call.dx) {
       // dx = rstd g - x rstd^2 mean(g u) + dsum, g = dy (1 + w)
-      const float along = row.rstd * row.rstd * (sums.take() * row.rstd * inverse_width);
-      RowPart<T, N, R> out;
+      const float along = row.rstd * row.rstd * (sums.take(i) * inverse_width);
 #pragma unroll
       for (int r = 0; r < R; ++r) {
-        float d[N], in[N], rest[N] = {};
+        float d[N], in[N], rest[N];
         row.x.widen(in, r);
         if (with_dsum) residual.widen(rest, r);
 #pragma unroll
-        for (int i = 0; i < N; ++i) d[i] = row.rstd * row.g[r][i] + (rest[i] - along * in[i]);
-        out.pack[r] = narrow<T>(d);
+        for (int i = 0; i < N; ++i) d[i] = (with_dsum ? row.g[r][i] + rest[i] : row.g[r][i]) - along * in[i];
+        if (own.inside(r)) store_pack(call.dx + to_write + r * own.leap, narrow<T>(d));
       }
-      out.write(call.dx + t * width, width);
     }
-    row = next;
+    to_write += step;
+  };
+  // Two rows change places, so that none is carried from register to register.
+  RowPair<T, N, R> even, odd;
+  read(even, 0);
+  for (unsigned i = 0; i < rows; i += 2) {
+    turn(even, odd, i);
+    if (i + 1 < rows) turn(odd, even, i + 1);
   }
   if (!call.partial) return;
-  float* const out = call.partial + static_cast<int64_t>(blockIdx.x) * width;
+  float* const out = call.partial + static_cast<int64_t>(blockIdx.x) * call.width + own.first();
   constexpr int wide = Weights<N, R>::wide;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    if (element<N>(r) >= width) continue;
+    if (!own.inside(r)) continue;
 #pragma unroll
     for (int i = 0; i < N; i += wide) {
       Pack<float, wide> some;
 #pragma unroll
       for (int j = 0; j < wide; ++j) some.v[j] = dw[r][i + j];
-      store_pack(out + element<N>(r) + i, some);
+      store_pack(out + r * own.leap + i, some);
     }
   }
 }
@@ -408,13 +448,11 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
                            pointer<T>(dsum_TD),    pointer<T>(x_TD), pointer<T>(w_D),
                            pointer<float>(rstd_T), tokens,           static_cast<int>(width)};
     by_width<T>(width, aligned, [&](auto n, auto r, dim3 threads) {
-      const size_t packs = static_cast<size_t>(r() * n()) * Tile::threads;
       const auto with = [&](auto dsum) {
-        using Rows = Ring<T, n(), r(), dsum() ? 3 : 2>;
-        const size_t shared =
-            packs * (sizeof(float) + (Rows::copies ? Rows::depth * Rows::arrays : 0) * sizeof(T));
-        launch_shared(stream, {op, x_TD}, norm_backward<T, n(), r(), dsum()>, static_cast<unsigned>(blocks),
-                      threads, shared, call);
+        constexpr bool with_dsum = decltype(dsum)::value;
+        constexpr int N = decltype(n)::value, R = decltype(r)::value;
+        launch_shared(stream, {op, x_TD}, norm_backward<T, N, R, with_dsum>, static_cast<unsigned>(blocks),
+                      threads, backward_shared < T, N, R, with_dsum ? 3 : 2 >, call);
       };
       if (dsum_TD.empty()) return with(std::false_type{});
       with(std::true_type{});

@@ -174,6 +174,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
 __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
     spread_backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
                            T* __restrict__ dproj, float* __restrict__ partial) {
+  ptx::let_next_kernel_start();
   __shared__ alignas(16) float2 angles[Tile::tokens * Tile::half];
   __shared__ alignas(16) Eight sums[2][Tile::warps][warp_size];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,

@@ -4,6 +4,7 @@
 
 #include "cuda/kernels/shared.cuh"
 #include "cuda/math.cuh"
+#include "cuda/ptx/grid.cuh"
 #include "cuda/reduce.cuh"
 
 namespace deltatune::cuda {
@@ -34,6 +35,7 @@ static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * PartialSums::columns, j = begin + x,
                 own = begin + y;
   if (begin >= job.n) return;
+  ptx::wait_for_kernel_before();
   const bool writes = x == 0 && own < job.n;
   const float before = writes ? job.out[own] : 0.0f;
   float sum = 0;
@@ -53,7 +55,8 @@ static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows
   if (writes) job.out[own] = before + total;
 }
 
-/// Adds up to three arrays of partial sums to their outputs, in one launch.
+/// Adds up to three arrays of partial sums to their outputs, in one launch. The kernel that writes them calls
+/// ptx::let_next_kernel_start() at its start.
 inline void add_partials(const Stream& stream, const Launched& what, PartialSum a, PartialSum b = {},
                          PartialSum c = {}) {
   PartialSumList list;
@@ -65,8 +68,8 @@ inline void add_partials(const Stream& stream, const Launched& what, PartialSum 
     n = job.n > n ? job.n : n;
   }
   if (jobs == 0) return;
-  launch(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns), jobs),
-         dim3(PartialSums::columns, PartialSums::rows), 0, list);
+  launch_early(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns), jobs),
+               dim3(PartialSums::columns, PartialSums::rows), list);
 }
 
 /// An output as a pointer; null: not wanted.
