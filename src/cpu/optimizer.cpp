@@ -79,12 +79,14 @@ void update_all(const AdamwTensors& tensors, Tensor master_n, const float* scala
   constexpr bool narrow_any = std::is_same_v<P, bf16> || std::is_same_v<M, bf16>;
   const bool stochastic = narrow_any && options.rounding == Rounding::stochastic;
   parallel_for(tensors.m_n.count(), grain, [&](int64_t begin, int64_t end, int) {
+    Philox4 words{};
     for (int64_t i = begin; i < end; ++i) {
       RoundingBits random{};
       if (stochastic) {
         const auto element = static_cast<uint64_t>(tensors.first + i);
-        random =
-            rounding_bits(rounding_words(options.seed, tensors.group, number, element / 2), element % 2 != 0);
+        if (element % 8 == 0 || i == begin)
+          words = rounding_words(options.seed, tensors.group, number, element / 8);
+        random = rounding_bits(words, static_cast<int>(element % 8));
       }
       float first = widen(m[i]);
       float second = widen(v[i]);
@@ -116,8 +118,8 @@ void update_block(const AdamwTensors& tensors, P* master, int64_t block, uint32_
   uint32_t largest_v = 0;
   for (int64_t i = 0; i < count; ++i) {
     const auto element = static_cast<uint64_t>(tensors.first + begin + i);
-    if (i % 8 == 0) words = rounding_words_of_8(options.seed, tensors.group, number, element / 8);
-    random[i] = rounding_bits_of_8(words, static_cast<int>(i % 8));
+    if (i % 8 == 0) words = rounding_words(options.seed, tensors.group, number, element / 8);
+    random[i] = rounding_bits(words, static_cast<int>(i % 8));
     first[i] = std::bit_cast<float>(moment1_bits(m[i])) * m_unit;
     second[i] = std::bit_cast<float>(moment2_bits(v[i])) * v_unit;
     const float value = updated(widen(master[begin + i]), first[i], second[i], gradient[i], step);

@@ -19,30 +19,18 @@ struct RoundingBits {
   uint32_t param, m, v;
 };
 
-/// The random words of elements 2 pair and 2 pair + 1 of a group in a step.
+/// The random words of elements 8 pack to 8 pack + 7 of a group in a step: eight numbers of 16 bits. Element
+/// j rounds its parameter with number j, m with j + 3 and v with j + 5 (modulo 8): a number serves three
+/// elements, but the three of one element are independent of each other.
 DELTATUNE_HOST_DEVICE inline Philox4 rounding_words(uint64_t seed, uint32_t group, uint32_t step,
-                                                    uint64_t pair) {
-  return philox(seed, uint64_t{group} << 32 | step, pair);
-}
-/// Those of one of the two elements.
-DELTATUNE_HOST_DEVICE inline RoundingBits rounding_bits(const Philox4& words, bool odd) {
-  const uint32_t first = odd ? words.x[2] : words.x[0];
-  const uint32_t second = odd ? words.x[3] : words.x[1];
-  return {first & 0xffffu, first >> 16, second & 0xffffu};
-}
-
-/// The random words of elements 8 pack to 8 pack + 7 of a group in a step, where moments are 8-bit codes:
-/// eight numbers of 16 bits. Element j rounds its parameter with number j, m with j + 3 and v with j + 5
-/// (modulo 8): a number serves three elements, but the three of one element are independent of each other.
-DELTATUNE_HOST_DEVICE inline Philox4 rounding_words_of_8(uint64_t seed, uint32_t group, uint32_t step,
-                                                         uint64_t pack) {
+                                                    uint64_t pack) {
   return philox(seed, uint64_t{group} << 32 | step, pack);
 }
-DELTATUNE_HOST_DEVICE inline uint32_t number_of_8(const Philox4& words, int k) {
+DELTATUNE_HOST_DEVICE inline uint32_t rounding_number(const Philox4& words, int k) {
   return words.x[k % 8 / 2] >> (k % 2 * 16) & 0xffffu;
 }
-DELTATUNE_HOST_DEVICE inline RoundingBits rounding_bits_of_8(const Philox4& words, int j) {
-  return {number_of_8(words, j), number_of_8(words, j + 3), number_of_8(words, j + 5)};
+DELTATUNE_HOST_DEVICE inline RoundingBits rounding_bits(const Philox4& words, int j) {
+  return {rounding_number(words, j), rounding_number(words, j + 3), rounding_number(words, j + 5)};
 }
 
 /// The bits of a bf16 next to the float with bits x, `random` in [0, 2^16). Infinities and NaN keep what they

@@ -91,7 +91,7 @@ TEST_F(CudaOptimizer, AdamwGivesTheBitsOfTheCpu) {
 TEST_F(CudaOptimizer, AdamwInBf16GivesTheBitsOfTheCpu) {
   for (const Rounding rounding : {Rounding::nearest, Rounding::stochastic}) {
     for (const int64_t count : {1, 3, 4, 5, 1027, 100001}) {
-      for (const int64_t first : {0, 1, 256}) {
+      for (const int64_t first : {0, 1, 4, 12, 256}) {
         step(count, true, DType::bf16, 0, DType::f32, rounding, first);
         step(count, true, DType::bf16, 0, DType::bf16, rounding, first);
         step(count, true, DType::f32, 0, DType::bf16, rounding, first);

@@ -112,9 +112,9 @@ TEST(MomentCodes, AboveZeroVIsNeverZero) {
 }
 
 TEST(MomentCodes, RandomNumbersOfAnElementAreThreeDifferentOnes) {
-  const Philox4 words = rounding_words_of_8(1, 2, 3, 4);
+  const Philox4 words = rounding_words(1, 2, 3, 4);
   for (int j = 0; j < 8; ++j) {
-    const RoundingBits bits = rounding_bits_of_8(words, j);
+    const RoundingBits bits = rounding_bits(words, j);
     EXPECT_EQ(bits.param, words.x[j / 2] >> (j % 2 * 16) & 0xffff);
     EXPECT_NE(bits.param, bits.m);
     EXPECT_NE(bits.param, bits.v);

@@ -114,12 +114,11 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
     UsualRange range;
     const bool usual = update(value, moment1, moment2, g, step, range);
     const Philox4 words =
-        rounding_words_of_8(options.seed, group, number, static_cast<uint64_t>(first_element + i) / 8);
+        rounding_words(options.seed, group, number, static_cast<uint64_t>(first_element + i) / 8);
     const auto round = [&](auto finite) {
 #pragma unroll
       for (int j = 0; j < 8; ++j)
-        p.v[j] =
-            rounded<P, decltype(finite)::value>(value[j], stochastic, rounding_bits_of_8(words, j).param);
+        p.v[j] = rounded<P, decltype(finite)::value>(value[j], stochastic, rounding_bits(words, j).param);
     };
     if (usual) {
       round(std::true_type{});
@@ -137,7 +136,7 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
     const auto encode = [&](auto&& code_m, auto&& code_v) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const RoundingBits random = rounding_bits_of_8(words, j);
+        const RoundingBits random = rounding_bits(words, j);
         codes_m.add(j, code_m(__float_as_uint(moment1[j] * inverse_m), random.m));
         codes_v.add(j, code_v(__float_as_uint(moment2[j] * inverse_v), random.v));
       }

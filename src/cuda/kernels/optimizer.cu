@@ -64,7 +64,7 @@ __global__ __launch_bounds__(32) void grad_scale_kernel(float* __restrict__ scal
 }
 
 /// T: dtype of the parameter where it is a copy (param null: it is the master itself), P: of the master, M:
-/// of the moments. Element 0 of a pack has an even number in its group, or N is 1.
+/// of the moments. A pack begins at a multiple of N in its group.
 template <class T, class P, class M, int N>
 __global__ __launch_bounds__(Tile::threads) void adamw_kernel(T* __restrict__ param, P* __restrict__ master,
                                                               M* __restrict__ m, M* __restrict__ v,
@@ -91,16 +91,17 @@ __global__ __launch_bounds__(Tile::threads) void adamw_kernel(T* __restrict__ pa
     widen(moment2, second);
     UsualRange range;
     const bool usual = update(value, moment1, moment2, g, step, range);
+    const auto element = static_cast<uint64_t>(first_element + i);
+    Philox4 words{};
+    if (stochastic) words = rounding_words(options.seed, group, number, element / 8);
+    // Half a group's numbers are found at their places in front; one element's anywhere.
+    if (N == 4 && element % 8 != 0) words = {{words.x[2], words.x[3], words.x[0], words.x[1]}};
+    const int place = N == 1 ? static_cast<int>(element % 8) : 0;
     const auto round = [&](auto finite) {
-      Philox4 words{};
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         RoundingBits random{};
-        if (stochastic) {
-          const auto element = static_cast<uint64_t>(first_element + i + j);
-          if (j % 2 == 0) words = rounding_words(options.seed, group, number, element / 2);
-          random = rounding_bits(words, element % 2 != 0);
-        }
+        if (stochastic) random = rounding_bits(words, place + j);
         p.v[j] = rounded<P, decltype(finite)::value>(value[j], stochastic, random.param);
         first.v[j] = rounded<M, decltype(finite)::value>(moment1[j], stochastic, random.m);
         second.v[j] = rounded<M, decltype(finite)::value>(moment2[j], stochastic, random.v);
@@ -134,11 +135,11 @@ void launch_adamw(Stream& stream, const AdamwTensors& tensors, Tensor param, Ten
            pointer<M>(tensors.v_n), pointer<float>(tensors.grad_n), pointer<float>(scalars_8), options,
            tensors.first, tensors.group, packs, offset);
   };
-  // Two neighbours share random words, so a pack has to begin with an even element.
+  // Eight neighbours share random words, which a pack may not have from two groups.
+  constexpr int wide = std::is_same_v<P, device_bf16> && std::is_same_v<M, device_bf16> ? 8 : 4;
   const bool aligned =
       aligned16(param.data, master.data, tensors.m_n.data, tensors.v_n.data, tensors.grad_n.data) &&
-      tensors.first % 2 == 0;
-  constexpr int wide = std::is_same_v<P, device_bf16> && std::is_same_v<M, device_bf16> ? 8 : 4;
+      tensors.first % wide == 0;
   const int64_t whole = aligned ? count / wide : 0;
   part(std::integral_constant<int, wide>{}, whole, 0);
   part(std::integral_constant<int, 1>{}, count - wide * whole, wide * whole);
