@@ -1,16 +1,12 @@
-// Zero-centred RMSNorm, alone and behind a residual addition.
+// Zero-centred RMSNorm, backward, alone and in front of a residual addition.
 //
-// y = x rstd (1 + w), rstd = (mean x^2 + eps)^-1/2. With u = x rstd and g = dy (1 + w): dx = rstd (g - u
-// mean(g u)) + dsum, dw += sum over tokens of dy u. A block holds a row in registers, so every array is read
-// once. Blocks of backward take every so many-th row and keep their sums for dw, which go to scratch and are
-// added block by block in order; the next rows are on their way into shared memory meanwhile, and a row's sum
-// over the block is collected while its successor is read, so that no warp stands at a barrier. Rows up to
-// 10240 elements.
-#include <string>
-
-#include "cuda/cuda_ops.h"
+// With u = x rstd and g = dy (1 + w): dx = rstd (g - u mean(g u)) + dsum, dw += sum over tokens of dy u.
+// Blocks take every so many-th row and keep their sums for dw, which go to scratch and are added block by
+// block in order; the next rows are on their way into shared memory meanwhile, and a row's sum over the block
+// is collected while its successor is read, so that no warp stands at a barrier. At low clocks the loop's
+// instructions are its time: addresses are running offsets, and no row is carried from register to register.
+#include "cuda/kernels/norm_rows.cuh"
 #include "cuda/kernels/sums.cuh"
-#include "cuda/pack.cuh"
 #include "cuda/ptx/mbarrier.cuh"
 #include "cuda/ptx/mma.cuh"
 #include "cuda/words.cuh"
@@ -19,41 +15,7 @@
 namespace deltatune::cuda {
 namespace {
 
-struct Tile {
-  static constexpr int threads = 320;  ///< at most: as many warps as the row fills, here 5120 elements by 16
-  static constexpr int elements = 32;  ///< of a thread, at most
-  static constexpr int in_pairs = 16;  ///< up to this many, two blocks share a multiprocessor
-};
-template <int N, int R>
-inline constexpr int min_blocks = N* R <= Tile::in_pairs ? 2 : 1;
-
-/// This thread's packs of a row: N elements from (r * threads + thread) N on, r < R.
-template <int N>
-__device__ inline int element(int r) {
-  return (r * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * N;
-}
-
-template <class T, int N, int R>
-struct RowPart {
-  Pack<T, N> pack[R];
-
-  __device__ void read(const T* row, int width) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      pack[r] = {};
-      if (element<N>(r) < width) pack[r] = load_pack<N>(row + element<N>(r));
-    }
-  }
-  __device__ void write(T* row, int width) const {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      if (element<N>(r) < width) store_pack(row + element<N>(r), pack[r]);
-    }
-  }
-  __device__ float operator()(int r, int i) const {
-    return load(pack[r].v[i]);
-  }
-};
+using namespace norm;
 
 /// The same for reading, as words: a loop that carries a row keeps it in half the registers.
 template <class T, int N, int R>
@@ -89,39 +51,6 @@ struct RowWords {
     }
   }
 };
-
-/// One row per block. sum may be the memory of x or delta (no restrict). delta null: sum is not written and x
-/// is normalised.
-template <class T, int N, int R>
-__global__ __launch_bounds__(Tile::threads, min_blocks<N, R>) void norm_forward(T* sum, T* y, float* rstd,
-                                                                                const T* x, const T* delta,
-                                                                                const T* __restrict__ w,
-                                                                                int width, float eps) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
-  RowPart<T, N, R> in, change, weight;
-  in.read(x + row, width);
-  if (delta) change.read(delta + row, width);
-  weight.read(w, width);
-  float squares = 0;
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (delta) in.pack[r].v[i] = store<T>(in(r, i) + change(r, i));
-      squares += in(r, i) * in(r, i);
-    }
-  }
-  if (delta) in.write(sum + row, width);
-  const float scale = 1.0f / sqrtf(block_sum(squares) / static_cast<float>(width) + eps);
-  if (rstd && threadIdx.x == 0) rstd[blockIdx.x] = scale;
-  if (!y) return;
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) in.pack[r].v[i] = store<T>(in(r, i) * scale * (1.0f + weight(r, i)));
-  }
-  in.write(y + row, width);
-}
 
 /// The packs of a row that belong to this thread. Held rather than asked for again: where a loop's time is
 /// instructions, the compiler would read the thread's index anew in every turn.
@@ -394,45 +323,6 @@ __global__ __launch_bounds__(Tile::threads,
   }
 }
 
-/// Calls f(N, R, threads) with the fewest packs per thread that hold a row.
-template <class T, class F>
-void by_width(int64_t width, bool aligned, F&& f) {
-  by_pack<full_pack<T>>(aligned && width % full_pack<T> == 0, [&](auto n) {
-    const int64_t packs = width / n();
-    const auto with = [&](auto r) {
-      if constexpr (r() * n() <= Tile::elements) {
-        const int64_t threads = (packs + r() * warp_size - 1) / (r() * warp_size) * warp_size;
-        if (threads > Tile::threads) return false;
-        f(n, r, dim3(static_cast<unsigned>(threads)));
-        return true;
-      }
-      return false;
-    };
-    using std::integral_constant;
-    if (with(integral_constant<int, 1>{}) || with(integral_constant<int, 2>{}) ||
-        with(integral_constant<int, 4>{}) || with(integral_constant<int, 8>{}) ||
-        with(integral_constant<int, Tile::elements>{}))
-      return;
-    throw Error(ErrorKind::internal, "no CUDA kernel for rows of " + std::to_string(width) + " elements",
-                "rmsnorm", "please report it with the command line");
-  });
-}
-
-void forward(Stream& stream, const char* op, Tensor sum_TD, Tensor y_TD, Tensor rstd_T, CTensor x_TD,
-             CTensor delta_TD, CTensor w_D, float eps) {
-  const int64_t width = x_TD.dim(1);
-  if (x_TD.count() == 0) return;
-  by_storage(x_TD.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const bool aligned = aligned16(sum_TD.data, y_TD.data, x_TD.data, delta_TD.data, w_D.data);
-    by_width<T>(width, aligned, [&](auto n, auto r, dim3 threads) {
-      launch(stream, {op, x_TD}, norm_forward<T, n(), r()>, static_cast<unsigned>(x_TD.dim(0)), threads, 0,
-             pointer<T>(sum_TD), pointer<T>(y_TD), pointer<float>(rstd_T), pointer<T>(x_TD),
-             pointer<T>(delta_TD), pointer<T>(w_D), static_cast<int>(width), eps);
-    });
-  });
-}
-
 void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, CTensor dsum_TD,
               CTensor x_TD, CTensor w_D, CTensor rstd_T) {
   const int64_t tokens = x_TD.dim(0), width = x_TD.dim(1);
@@ -463,18 +353,9 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
 
 }  // namespace
 
-void rmsnorm_forward(Stream& stream, Tensor y_TD, Tensor rstd_T, CTensor x_TD, CTensor w_D, float eps) {
-  forward(stream, "rmsnorm_forward", {}, y_TD, rstd_T, x_TD, {}, w_D, eps);
-}
-
 void rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, CTensor x_TD, CTensor w_D,
                       CTensor rstd_T) {
   backward(stream, "rmsnorm_backward", dx_TD, dw_D, dy_TD, {}, x_TD, w_D, rstd_T);
-}
-
-void add_rmsnorm_forward(Stream& stream, Tensor sum_TD, Tensor y_TD, Tensor rstd_T, CTensor x_TD,
-                         CTensor delta_TD, CTensor w_D, float eps) {
-  forward(stream, "add_rmsnorm_forward", sum_TD, y_TD, rstd_T, x_TD, delta_TD, w_D, eps);
 }
 
 void add_rmsnorm_backward(Stream& stream, Tensor dx_TD, Tensor dw_D, CTensor dy_TD, CTensor dsum_TD,
