@@ -37,11 +37,12 @@ Step step_of(const float* scalars, const AdamwOptions& options) {
   };
 }
 
-/// The new value of one parameter; updates its moments.
+/// The new value of one parameter. m and v: what is kept of its moments, beta1 m and beta2 v; the new ones
+/// afterwards.
 inline float updated(float p, float& m, float& v, float gradient, const Step& step) {
   const float g = gradient * step.scale;
-  m = step.beta1 * m + (1.0f - step.beta1) * g;
-  v = step.beta2 * v + (1.0f - step.beta2) * g * g;
+  m += (1.0f - step.beta1) * g;
+  v += (1.0f - step.beta2) * g * g;
   return p * step.decay - step.rate * m / (std::sqrt(v) * step.inverse_root + step.eps);
 }
 
@@ -88,8 +89,8 @@ void update_all(const AdamwTensors& tensors, Tensor master_n, const float* scala
           words = rounding_words(options.seed, tensors.group, number, element / 8);
         random = rounding_bits(words, static_cast<int>(element % 8));
       }
-      float first = widen(m[i]);
-      float second = widen(v[i]);
+      float first = step.beta1 * widen(m[i]);
+      float second = step.beta2 * widen(v[i]);
       master[i] = rounded<P>(updated(widen(master[i]), first, second, gradient[i], step), options.rounding,
                              random.param);
       m[i] = rounded<M>(first, options.rounding, random.m);
@@ -114,14 +115,16 @@ void update_block(const AdamwTensors& tensors, P* master, int64_t block, uint32_
   float first[moment_block], second[moment_block];
   RoundingBits random[moment_block];
   Philox4 words{};
+  const float kept_m = step.beta1 * m_unit;
+  const float kept_v = step.beta2 * v_unit;
   uint32_t largest_m = 0;
   uint32_t largest_v = 0;
   for (int64_t i = 0; i < count; ++i) {
     const auto element = static_cast<uint64_t>(tensors.first + begin + i);
     if (i % 8 == 0) words = rounding_words(options.seed, tensors.group, number, element / 8);
     random[i] = rounding_bits(words, static_cast<int>(i % 8));
-    first[i] = std::bit_cast<float>(moment1_bits(m[i])) * m_unit;
-    second[i] = std::bit_cast<float>(moment2_bits(v[i])) * v_unit;
+    first[i] = std::bit_cast<float>(moment1_bits(m[i])) * kept_m;
+    second[i] = std::bit_cast<float>(moment2_bits(v[i])) * kept_v;
     const float value = updated(widen(master[begin + i]), first[i], second[i], gradient[i], step);
     master[begin + i] = rounded<P>(value, options.rounding, random[i].param);
     largest_m = std::max(largest_m, std::bit_cast<uint32_t>(first[i]) & 0x7fffffffu);

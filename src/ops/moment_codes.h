@@ -68,15 +68,16 @@ DELTATUNE_HOST_DEVICE inline uint8_t moment2_code(uint32_t bits, uint32_t random
   const uint32_t code = rounded_code(bits & 0x7fffffffu, random, 0xffu);
   return static_cast<uint8_t>(code == 0 && bits != 0 ? 1u : code);
 }
-/// The same of blocks in which none saturates, with fewer instructions.
-DELTATUNE_HOST_DEVICE inline uint32_t moment1_code_in_range(uint32_t bits, uint32_t random) {
-  const uint32_t x = bits + (random << 4 | 8u);  // the sign stays: a magnitude has room above it
-  return (x >> 20 & 0x7fu) | (x >> 24 & 0x80u);
+/// The same of blocks in which none saturates, with fewer instructions: words whose top byte is the code.
+/// noise: random << 4 | 8.
+DELTATUNE_HOST_DEVICE inline uint32_t moment1_word_in_range(uint32_t bits, uint32_t noise) {
+  const uint32_t x = bits + noise;  // the sign stays: a magnitude has room above it
+  return (x << 4) + (x & 0x80000000u);
 }
-DELTATUNE_HOST_DEVICE inline uint32_t moment2_code_in_range(uint32_t bits, uint32_t random) {
-  const uint32_t code = (bits + (random << 4 | 8u)) >> 20;
-  const uint32_t least = bits < 1u ? bits : 1u;
-  return code < least ? least : code;
+DELTATUNE_HOST_DEVICE inline uint32_t moment2_word_in_range(uint32_t bits, uint32_t noise) {
+  uint32_t x = bits + noise;
+  if (bits != 0) x = x < 1u << 20 ? 1u << 20 : x;
+  return x << 4;
 }
 /// Bits of the float that, times the unit, is the value of a code.
 DELTATUNE_HOST_DEVICE inline uint32_t moment1_bits(uint32_t code) {
@@ -84,6 +85,10 @@ DELTATUNE_HOST_DEVICE inline uint32_t moment1_bits(uint32_t code) {
 }
 DELTATUNE_HOST_DEVICE inline uint32_t moment2_bits(uint32_t code) {
   return code << 20;
+}
+/// moment1_bits() of a word whose top byte is the code and whose others are 0.
+DELTATUNE_HOST_DEVICE inline uint32_t moment1_bits_of_word(uint32_t word) {
+  return static_cast<uint32_t>(static_cast<int32_t>(word) >> 4) & 0x87f00000u;
 }
 
 }  // namespace deltatune

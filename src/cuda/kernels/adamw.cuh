@@ -40,10 +40,11 @@ __device__ inline Step step_of(const float* scalars, const AdamwOptions& options
           usual};
 }
 
+/// m and v: what is kept of the moments, beta1 m and beta2 v; the new ones afterwards.
 __device__ inline void update_moments(float& m, float& v, float gradient, const Step& step) {
   const float g = gradient * step.scale;
-  m = step.beta1 * m + (1.0f - step.beta1) * g;
-  v = step.beta2 * v + (1.0f - step.beta2) * g * g;
+  m += (1.0f - step.beta1) * g;
+  v += (1.0f - step.beta2) * g * g;
 }
 
 /// The new value of a parameter whose moments are updated.
@@ -101,8 +102,8 @@ class UsualRange {
   }
 };
 
-/// A step of N elements: p, m and v become what they are after it. True where all of them are known to be
-/// finite.
+/// A step of N elements: p, m and v become what they are after it; m and v are beta1 m and beta2 v before.
+/// True where all of them are known to be finite.
 template <int N>
 __device__ inline bool update(float (&p)[N], float (&m)[N], float (&v)[N], const Pack<float, N>& gradient,
                               const Step& step, UsualRange& range) {

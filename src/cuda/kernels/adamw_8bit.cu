@@ -1,6 +1,7 @@
 // AdamW on moments in 8-bit codes (ops/moment_codes.h): sixteen lanes hold a block of 128 elements, find its
 // largest moments by shuffles and write the codes that belong to them.
 #include "cuda/kernels/adamw.cuh"
+#include "cuda/ptx/mma.cuh"
 #include "ops/moment_codes.h"
 
 namespace deltatune::cuda {
@@ -43,12 +44,21 @@ __device__ inline uint32_t largest_of_block(uint32_t pair) {
   return pair;
 }
 
-/// Eight codes as they lie in memory, and byte j of them.
+/// Eight codes as they lie in memory.
 struct Codes {
   uint32_t word[2];
 
+  /// Code j, and a word whose top byte it is, the others 0.
   __device__ uint32_t operator[](int j) const { return word[j / 4] >> (j % 4 * 8) & 0xffu; }
-  __device__ void add(int j, uint32_t code) { word[j / 4] |= code << (j % 4 * 8); }
+  __device__ uint32_t high(int j) const { return (word[j / 4] << (24 - j % 4 * 8)) & 0xff000000u; }
+  /// From words whose top bytes are the codes.
+  static __device__ Codes of(const uint32_t (&high)[8]) {
+    const auto four = [&](int j) {
+      const uint32_t low = __byte_perm(high[j], high[j + 1], 0x0073);
+      return __byte_perm(low, __byte_perm(high[j + 2], high[j + 3], 0x0073), 0x5410);
+    };
+    return {{four(0), four(4)}};
+  }
 
   template <bool whole>
   static __device__ Codes load(const uint8_t* x, int64_t count) {
@@ -58,7 +68,7 @@ struct Codes {
     } else {
       Codes out{};
 #pragma unroll
-      for (int j = 0; j < 8; ++j) out.add(j, j < count ? x[j] : 0);
+      for (int j = 0; j < 8; ++j) out.word[j / 4] |= (j < count ? uint32_t{x[j]} : 0u) << (j % 4 * 8);
       return out;
     }
   }
@@ -92,24 +102,26 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
   const int64_t packs = moment_blocks(count - offset) * (moment_block / 8);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * Tile::threads;
   // A warp has two blocks; where only one is left, its other half computes that one too and stores nothing.
-  const int64_t lane = threadIdx.x % 32;
+  const int lane = ptx::computed_here(static_cast<int>(threadIdx.x % 32));
+  const auto half =
+      static_cast<uint32_t>(ptx::computed_here(8));  // in a register: spares an instruction a number
   for (int64_t begin = static_cast<int64_t>(blockIdx.x) * Tile::threads + threadIdx.x - lane; begin < packs;
        begin += stride) {
     const bool there = begin + lane < packs;
     const int64_t i = offset + (begin + (there ? lane : lane - 16)) * 8;
-    const int64_t block = i / moment_block;
+    const auto block = static_cast<uint64_t>(i) / moment_block;
     auto p = load_8<whole>(static_cast<const P*>(master + i), count - i);
     Codes codes_m = Codes::load<whole>(m + i, count - i);
     Codes codes_v = Codes::load<whole>(v + i, count - i);
     const auto g = load_8<whole>(gradient + i, count - i);
-    const float old_m_unit = m_unit[block];
-    const float old_v_unit = v_unit[block];
+    const float kept_m = step.beta1 * m_unit[block];
+    const float kept_v = step.beta2 * v_unit[block];
     float value[8], moment1[8], moment2[8];
     widen(value, p);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      moment1[j] = __uint_as_float(moment1_bits(codes_m[j])) * old_m_unit;
-      moment2[j] = __uint_as_float(moment2_bits(codes_v[j])) * old_v_unit;
+      moment1[j] = __uint_as_float(moment1_bits_of_word(codes_m.high(j))) * kept_m;
+      moment2[j] = __uint_as_float(moment2_bits(codes_v[j])) * kept_v;
     }
     UsualRange range;
     const bool usual = update(value, moment1, moment2, g, step, range);
@@ -132,20 +144,25 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
     const uint32_t exponent_v = exponents & 0xffffu;
     const float inverse_m = __uint_as_float(inverse_unit_bits(exponent_m, moment1_top));
     const float inverse_v = __uint_as_float(inverse_unit_bits(exponent_v, moment2_top));
-    codes_m = codes_v = {};
-    const auto encode = [&](auto&& code_m, auto&& code_v) {
+    uint32_t high_m[8], high_v[8];
+    const auto encode = [&](auto&& word_m, auto&& word_v) {
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         const RoundingBits random = rounding_bits(words, j);
-        codes_m.add(j, code_m(__float_as_uint(moment1[j] * inverse_m), random.m));
-        codes_v.add(j, code_v(__float_as_uint(moment2[j] * inverse_v), random.v));
+        high_m[j] = word_m(__float_as_uint(moment1[j] * inverse_m), random.m);
+        high_v[j] = word_v(__float_as_uint(moment2[j] * inverse_v), random.v);
       }
     };
     if (none_saturates(exponent_m, moment1_top) && none_saturates(exponent_v, moment2_top)) {
-      encode(moment1_code_in_range, moment2_code_in_range);
+      const auto noise = [&](uint32_t random) { return random << 4 | half; };
+      encode([&](uint32_t bits, uint32_t random) { return moment1_word_in_range(bits, noise(random)); },
+             [&](uint32_t bits, uint32_t random) { return moment2_word_in_range(bits, noise(random)); });
     } else {
-      encode(moment1_code, moment2_code);
+      encode([](uint32_t bits, uint32_t random) { return uint32_t{moment1_code(bits, random)} << 24; },
+             [](uint32_t bits, uint32_t random) { return uint32_t{moment2_code(bits, random)} << 24; });
     }
+    codes_m = Codes::of(high_m);
+    codes_v = Codes::of(high_v);
     store_8<whole>(master + i, p, count - i);
     codes_m.store<whole>(m + i, count - i);
     codes_v.store<whole>(v + i, count - i);
@@ -155,7 +172,7 @@ __global__ __launch_bounds__(Tile::threads) void adamw_8bit_kernel(
       for (int j = 0; j < 8; ++j) out.v[j] = store<T>(value[j]);
       store_8<whole>(param + i, out, count - i);
     }
-    if (threadIdx.x % 16 == 0) {
+    if (lane % 16 == 0) {
       m_unit[block] = __uint_as_float(unit_bits(exponent_m, moment1_top));
       v_unit[block] = __uint_as_float(unit_bits(exponent_v, moment2_top));
     }

@@ -89,6 +89,11 @@ __global__ __launch_bounds__(Tile::threads) void adamw_kernel(T* __restrict__ pa
     widen(value, p);
     widen(moment1, first);
     widen(moment2, second);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      moment1[j] *= step.beta1;
+      moment2[j] *= step.beta2;
+    }
     UsualRange range;
     const bool usual = update(value, moment1, moment2, g, step, range);
     const auto element = static_cast<uint64_t>(first_element + i);
