@@ -30,6 +30,7 @@ struct Launched {
 /// Throws what check() throws; the message names op, shape and stream.
 inline void check_launch(cudaError_t status, const Stream& stream, const Launched& what) {
   if (status == cudaSuccess) return;
+  cudaGetLastError();  // or the next launch would report it
   check(status, (std::string(what.op) + " " + to_string(what.shape) + ", stream " + stream.name()).c_str());
 }
 
@@ -43,11 +44,13 @@ void launch(const Stream& stream, const Launched& what, void (*kernel)(P...), di
 
 /// launch() of a kernel that calls ptx::wait_for_kernel_before() before it touches memory. It may come onto
 /// the multiprocessors while the kernel before it still runs, which spares the time between the two.
-template <class... P, class... A>
-void launch_early(const Stream& stream, const Launched& what, void (*kernel)(P...), dim3 grid, dim3 block,
-                  A... arguments) {
-  cudaFuncAttributes code{};
-  check_launch(cudaFuncGetAttributes(&code, kernel), stream, what);
+template <auto kernel, class... A>
+void launch_early(const Stream& stream, const Launched& what, dim3 grid, dim3 block, A... arguments) {
+  static const int code_for = [&] {
+    cudaFuncAttributes code{};
+    check_launch(cudaFuncGetAttributes(&code, kernel), stream, what);
+    return code.ptxVersion;
+  }();
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -56,8 +59,8 @@ void launch_early(const Stream& stream, const Launched& what, void (*kernel)(P..
   config.blockDim = block;
   config.stream = native(stream);
   config.attrs = &early;
-  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;  // code for an older one does not wait
-  check_launch(cudaLaunchKernelEx(&config, kernel, static_cast<P>(arguments)...), stream, what);
+  config.numAttrs = code_for >= 90 ? 1 : 0;  // code for an older one does not wait
+  check_launch(cudaLaunchKernelEx(&config, kernel, arguments...), stream, what);
 }
 
 /// The device-side twin of a storage dtype.

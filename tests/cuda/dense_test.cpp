@@ -143,7 +143,12 @@ TEST_P(CudaDense, GatherAndScatter) {
 
 TEST_P(CudaDense, Norms) {
   const DType dtype = GetParam();
-  for (const Sizes s : all_sizes) {
+  // And every number of packs a thread: rows of single elements, of whole packs, the widest.
+  std::vector<Sizes> sizes = all_sizes;
+  for (const Sizes s : {Sizes{3, 321}, Sizes{2, 1001}, Sizes{3, 2561}, Sizes{2, 9999}, Sizes{17, 5136},
+                        Sizes{3, 2560}, Sizes{2, 10240}, Sizes{600, 1280}})
+    sizes.push_back(s);
+  for (const Sizes s : sizes) {
     SCOPED_TRACE(say(s));
     const Array x = parity::random(dtype, {s.rows, s.width}, 1);
     const Array delta = parity::random(dtype, x.shape(), 5, 0.1);
@@ -172,26 +177,29 @@ TEST_P(CudaDense, Norms) {
 
 TEST_P(CudaDense, NormsInPlaceOverManyTokensAndInPart) {
   const DType dtype = GetParam();
-  const Sizes s{9000, 72};  // more tokens than blocks of partial sums
-  Array x = parity::random(dtype, {s.rows, s.width}, 1);
-  const Array delta = parity::random(dtype, x.shape(), 5, 0.1);
-  const Array w = parity::random(dtype, {s.width}, 2, 0.3);
-  Array rstd(DType::f32, {s.rows});
-  compare({within_ulp(&x, 0), &rstd}, [&](Stream& stream, const On& on) {
-    ops::add_rmsnorm_forward(stream, on(x), Tensor{}, on(rstd), on(x), on(delta), on(w), eps);
-  });
-  Array dy = parity::random(dtype, x.shape(), 3);
-  Array dsum = parity::random(dtype, x.shape(), 6);
-  Array dw = parity::random(DType::f32, {s.width}, 4);
-  compare({&dsum, &dw}, [&](Stream& stream, const On& on) {
-    ops::add_rmsnorm_backward(stream, on(dsum), on(dw), on(dy), on(dsum), on(x), on(w), on(rstd));
-  });
-  compare({&dy}, [&](Stream& stream, const On& on) {
-    ops::rmsnorm_backward(stream, on(dy), Tensor{}, on(dy), on(x), on(w), on(rstd));
-  });
-  compare({&dw}, [&](Stream& stream, const On& on) {
-    ops::rmsnorm_backward(stream, Tensor{}, on(dw), on(dsum), on(x), on(w), on(rstd));
-  });
+  // More tokens than blocks of partial sums.
+  for (const Sizes s : {Sizes{9000, 72}, Sizes{900, 5120}}) {
+    SCOPED_TRACE(say(s));
+    Array x = parity::random(dtype, {s.rows, s.width}, 1);
+    const Array delta = parity::random(dtype, x.shape(), 5, 0.1);
+    const Array w = parity::random(dtype, {s.width}, 2, 0.3);
+    Array rstd(DType::f32, {s.rows});
+    compare({within_ulp(&x, 0), &rstd}, [&](Stream& stream, const On& on) {
+      ops::add_rmsnorm_forward(stream, on(x), Tensor{}, on(rstd), on(x), on(delta), on(w), eps);
+    });
+    Array dy = parity::random(dtype, x.shape(), 3);
+    Array dsum = parity::random(dtype, x.shape(), 6);
+    Array dw = parity::random(DType::f32, {s.width}, 4);
+    compare({&dsum, &dw}, [&](Stream& stream, const On& on) {
+      ops::add_rmsnorm_backward(stream, on(dsum), on(dw), on(dy), on(dsum), on(x), on(w), on(rstd));
+    });
+    compare({&dy}, [&](Stream& stream, const On& on) {
+      ops::rmsnorm_backward(stream, on(dy), Tensor{}, on(dy), on(x), on(w), on(rstd));
+    });
+    compare({&dw}, [&](Stream& stream, const On& on) {
+      ops::rmsnorm_backward(stream, Tensor{}, on(dw), on(dsum), on(x), on(w), on(rstd));
+    });
+  }
 }
 
 /// Rows of an odd width: the second row lies at an odd multiple of the element size.

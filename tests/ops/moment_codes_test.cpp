@@ -117,9 +117,13 @@ TEST(MomentCodes, AboveZeroVIsNeverZero) {
 
 TEST(MomentCodes, RandomNumbersOfAnElementAreThreeDifferentOnes) {
   const Philox4 words = rounding_words(1, 2, 3, 4);
+  EXPECT_EQ(words.x[0], philox(1, uint64_t{2} << 32 | 3, 4).x[0]);
   for (int j = 0; j < 8; ++j) {
     const RoundingBits bits = rounding_bits(words, j);
-    EXPECT_EQ(bits.param, words.x[j / 2] >> (j % 2 * 16) & 0xffff);
+    const auto number = [&](int k) { return words.x[k / 2] >> (k % 2 * 16) & 0xffff; };
+    EXPECT_EQ(bits.param, number(j));
+    EXPECT_EQ(bits.m, number((j + 3) % 8));
+    EXPECT_EQ(bits.v, number((j + 5) % 8));
     EXPECT_NE(bits.param, bits.m);
     EXPECT_NE(bits.param, bits.v);
     EXPECT_NE(bits.m, bits.v);

@@ -99,7 +99,6 @@ __global__ void __launch_bounds__(Norm::threads, N* R > 4 ? 1 : 4)
     backward_kernel(const __grid_constant__ Call<T> call, T* __restrict__ d_o, T* __restrict__ dz,
                     const T* __restrict__ dy, const float* __restrict__ rstd_TH,
                     float* __restrict__ partial) {
-  ptx::let_next_kernel_start();
   constexpr int group = Norm::backward_heads;
   __shared__ float sums[Norm::warps][Norm::max_dim];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
@@ -300,7 +299,6 @@ __global__ void __launch_bounds__(Norm::threads, BackwardRing::blocks)
     pair_backward_kernel(const __grid_constant__ Call<Pair::T> call, Pair::T* __restrict__ d_o,
                          Pair::T* __restrict__ dz, const Pair::T* __restrict__ dy,
                          const float* __restrict__ rstd_TH, float* __restrict__ partial, int per_block) {
-  ptx::let_next_kernel_start();
   constexpr int each = Pair::each;
   using Eight = float[each];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
@@ -340,6 +338,7 @@ __global__ void __launch_bounds__(Norm::threads, BackwardRing::blocks)
     for (int i = 0; i < each; ++i) d[i] = rstd * (d[i] - n[i] * mean);
     store_pack(d_o + static_cast<int64_t>(pair) * Pair::elements + own, narrow<Pair::T>(d));
   }
+  ptx::let_next_kernel_start();
   // dw of the halves of all warps, in the ring: nothing is under way to it any more once all are here.
   ptx::cp_async_wait<0>();
   __syncthreads();

@@ -190,7 +190,6 @@ __global__ void __launch_bounds__(Tile::threads, N* R <= 4 ? 4 : 1)
     backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
                     T* __restrict__ dproj, float* __restrict__ partial_conv,
                     float* __restrict__ partial_gates, int gate_blocks, int gate_groups) {
-  ptx::let_next_kernel_start();
   if (static_cast<int>(blockIdx.x) < gate_blocks) {
     backward_gates<Tile::warps>(call, x, dproj, partial_gates, static_cast<int>(blockIdx.x), gate_groups);
     return;
@@ -204,6 +203,7 @@ __global__ void __launch_bounds__(Tile::threads, N* R <= 4 ? 4 : 1)
   const int t0 = (tokens * Tile::warps + warp) * Tile::run;
   float dconv[max_taps][R][N] = {};
   if (t0 < call.tokens) channels<T, N, R>(dconv, call, x, dproj, head, t0, lane);
+  ptx::let_next_kernel_start();
   const int W = call.width, count = head.dim * W;
 #pragma unroll
   for (int r = 0; r < R; ++r) {

@@ -227,7 +227,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
                          const __grid_constant__ Gradients<device_bf16> x, device_bf16* __restrict__ dproj,
                          float* __restrict__ partial_conv, float* __restrict__ partial_gates, int gate_blocks,
                          int gate_groups) {
-  ptx::let_next_kernel_start();
   if (static_cast<int>(blockIdx.x) < gate_blocks) {
     backward_gates<Tile::warps>(call, x, dproj, partial_gates, static_cast<int>(blockIdx.x), gate_groups);
     return;
@@ -255,6 +254,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
     const float* const rstds = head.kind == Kind::q ? x.q_rstd : x.k_rstd;
     Run<true>{call, maps, head, ring, to, t0, own_end, lane}(sums, rstds + head.index);
   }
+  ptx::let_next_kernel_start();
   __syncthreads();
   const int64_t channels_of_all = 2 * call.keys() + call.values();
   float* const sum_to = partial_conv + (tokens * channels_of_all + head.column) * max_taps;

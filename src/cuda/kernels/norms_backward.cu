@@ -71,12 +71,12 @@ struct Own {
 
 /// Rows of `arrays` arrays (two or three) on their way into shared memory, `depth` of them; each thread
 /// copies and reads only its own packs, so no barrier is needed.
-template <class T, int N, int R, int Arrays>
+template <class T, int N, int R, int Arrays, bool Shallow>
 struct Ring {
   static constexpr int arrays = Arrays;
-  static constexpr int depth = arrays == 2 ? 4 : 3;
-  /// What cp.async moves and shared memory holds: bf16 up to 5120 elements; other rows are read when they are
-  /// asked for.
+  static constexpr int depth = (arrays == 2 ? 4 : 3) - (Shallow ? 1 : 0);
+  /// What cp.async moves and shared memory holds: bf16 up to 5120 elements, fp32 up to 2560; other rows are
+  /// read when they are asked for.
   static constexpr bool copies = sizeof(Pack<T, N>) == 16 && sizeof(RowPart<T, N, R>) <= 32;
   static constexpr int elements = copies ? depth * arrays * R * N * Tile::threads : 0;
 
@@ -154,7 +154,7 @@ struct Weights {
 class RowSums {
   static constexpr int warps = Tile::threads / warp_size, places = (warps + 3) / 4 * 4;
   static constexpr unsigned turns = 4;
-  struct alignas(64) Turn {
+  struct alignas(16) Turn {
     float4 of_warp[places / 4];
     uint64_t given;
   };
@@ -214,20 +214,20 @@ struct RowPair {
 };
 
 /// A block's shared memory: the rows' sums, 1 + w, the ring.
-template <class T, int N, int R, int Arrays>
+template <class T, int N, int R, int Arrays, bool Shallow>
 constexpr size_t backward_shared =
-    RowSums::bytes + Weights<N, R>::elements * sizeof(float) + Ring<T, N, R, Arrays>::elements * sizeof(T);
+    RowSums::bytes +
+    Weights<N, R>::elements * sizeof(float) + Ring<T, N, R, Arrays, Shallow>::elements * sizeof(T);
 
 /// Rows blockIdx.x, + gridDim.x, ..., of which there is one at least.
-template <class T, int N, int R, bool with_dsum>
+template <class T, int N, int R, bool with_dsum, bool shallow>
 __global__ __launch_bounds__(Tile::threads,
                              min_blocks<N, R>) void norm_backward(const __grid_constant__ Backward<T> call) {
-  using Rows = Ring<T, N, R, with_dsum ? 3 : 2>;
+  using Rows = Ring<T, N, R, with_dsum ? 3 : 2, shallow>;
   const Own<N, R> own(call.width);
   unsigned char* const memory = dynamic_shared<unsigned char>();
   float* const of_weights = reinterpret_cast<float*>(memory + RowSums::bytes);
   const RowSums sums(memory, own.thread);
-  ptx::let_next_kernel_start();
   const Weights<N, R> weights{own, reinterpret_cast<Pack<float, Weights<N, R>::wide>*>(of_weights)};
   const Rows ring{own, reinterpret_cast<T*>(of_weights + Weights<N, R>::elements)};
   const int64_t step = static_cast<int64_t>(gridDim.x) * call.width,
@@ -284,7 +284,11 @@ __global__ __launch_bounds__(Tile::threads,
     if (with_dsum) residual = ring.get(call.dsum + to_write, slot, 2);
     start(slot == 0 ? Rows::depth - 1 : slot - 1);
     slot = Rows::after(slot);
-    if (i + 1 < rows) read(next, i + 1);
+    if (i + 1 < rows) {
+      read(next, i + 1);
+    } else {
+      ptx::let_next_kernel_start();
+    }
     if (call.dx) {
       // dx = rstd g - x rstd^2 mean(g u) + dsum, g = dy (1 + w)
       const float along = row.rstd * row.rstd * (sums.take(i) * inverse_width);
@@ -338,14 +342,22 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
                            pointer<T>(dsum_TD),    pointer<T>(x_TD), pointer<T>(w_D),
                            pointer<float>(rstd_T), tokens,           static_cast<int>(width)};
     by_width<T>(width, aligned, [&](auto n, auto r, dim3 threads) {
-      const auto with = [&](auto dsum) {
-        constexpr bool with_dsum = decltype(dsum)::value;
-        constexpr int N = decltype(n)::value, R = decltype(r)::value;
-        launch_shared(stream, {op, x_TD}, norm_backward<T, N, R, with_dsum>, static_cast<unsigned>(blocks),
-                      threads, backward_shared < T, N, R, with_dsum ? 3 : 2 >, call);
+      constexpr int N = decltype(n)::value, R = decltype(r)::value;
+      const auto with = [&](auto dsum, auto less) {
+        constexpr bool with_dsum = decltype(dsum)::value, shallow = decltype(less)::value;
+        launch_shared(stream, {op, x_TD}, norm_backward<T, N, R, with_dsum, shallow>,
+                      static_cast<unsigned>(blocks), threads, backward_shared < T, N, R, with_dsum ? 3 : 2,
+                      shallow >, call);
       };
-      if (dsum_TD.empty()) return with(std::false_type{});
-      with(std::true_type{});
+      const auto by_depth = [&](auto dsum) {
+        if constexpr (backward_shared < T, N, R, decltype(dsum)::value ? 3 : 2, false >> least_shared_limit) {
+          if (backward_shared < T, N, R, decltype(dsum)::value ? 3 : 2, false >> shared_limit())
+            return with(dsum, std::true_type{});
+        }
+        with(dsum, std::false_type{});
+      };
+      if (dsum_TD.empty()) return by_depth(std::false_type{});
+      by_depth(std::true_type{});
     });
     add_partials(stream, {op, x_TD}, {wanted<float>(dw_D), partial, width, width, blocks});
   });

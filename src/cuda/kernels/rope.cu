@@ -165,7 +165,6 @@ template <class T, int N, int R>
 __global__ void __launch_bounds__(Rope::threads)
     backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
                     T* __restrict__ dproj, float* __restrict__ partial) {
-  ptx::let_next_kernel_start();
   __shared__ float2 angles[Rope::tokens * Rope::max_dim / 2];
   __shared__ float sums[Rope::warps][Rope::max_dim];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,

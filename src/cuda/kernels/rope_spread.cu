@@ -174,7 +174,6 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
 __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
     spread_backward_kernel(const __grid_constant__ Call<T> call, const __grid_constant__ Gradients<T> x,
                            T* __restrict__ dproj, float* __restrict__ partial) {
-  ptx::let_next_kernel_start();
   __shared__ alignas(16) float2 angles[Tile::tokens * Tile::half];
   __shared__ alignas(16) Eight sums[2][Tile::warps][warp_size];
   const int lane = static_cast<int>(threadIdx.x) % warp_size,
@@ -236,6 +235,7 @@ __global__ void __launch_bounds__(Tile::threads, Tile::blocks)
 #pragma unroll
     for (int i = 0; i < Tile::each; ++i) sums[kind][warp][lane][i] = dw[i];
   }
+  ptx::let_next_kernel_start();
   __syncthreads();
   for (int j = static_cast<int>(threadIdx.x); j < 2 * Tile::dim; j += Tile::threads) {
     const int kind = j / Tile::dim, of = j % Tile::dim;

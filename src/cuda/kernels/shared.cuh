@@ -12,6 +12,16 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(dynamic_shared_bytes);
 }
 
+/// What a block of any sm_80 or later may have (CUDA C++ Programming Guide, "Compute Capabilities"), and what
+/// one of the current device may have. Bytes.
+inline constexpr size_t least_shared_limit = 99 * 1024;
+inline size_t shared_limit() {
+  int device = 0, bytes = 0;
+  DELTATUNE_CUDA(cudaGetDevice(&device));
+  DELTATUNE_CUDA(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return static_cast<size_t>(bytes);
+}
+
 /// launch() with `shared` bytes of dynamic shared memory, whatever their number. The 48 KiB that need no
 /// opt-in are for dynamic and static shared memory together, so it is asked for from 32 KiB on.
 template <class... P, class... A>

@@ -55,8 +55,9 @@ static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows
   if (writes) job.out[own] = before + total;
 }
 
-/// Adds up to three arrays of partial sums to their outputs, in one launch. The kernel that writes them calls
-/// ptx::let_next_kernel_start() at its start.
+/// Adds up to three arrays of partial sums to their outputs, in one launch. The kernel that writes them may
+/// call ptx::let_next_kernel_start() when all that is left is to write them: this one waits on the
+/// multiprocessors from then on, and its time in a profile begins there.
 inline void add_partials(const Stream& stream, const Launched& what, PartialSum a, PartialSum b = {},
                          PartialSum c = {}) {
   PartialSumList list;
@@ -68,8 +69,8 @@ inline void add_partials(const Stream& stream, const Launched& what, PartialSum 
     n = job.n > n ? job.n : n;
   }
   if (jobs == 0) return;
-  launch_early(stream, what, add_partials_kernel, dim3(blocks_for(n, PartialSums::columns), jobs),
-               dim3(PartialSums::columns, PartialSums::rows), list);
+  launch_early<add_partials_kernel>(stream, what, dim3(blocks_for(n, PartialSums::columns), jobs),
+                                    dim3(PartialSums::columns, PartialSums::rows), list);
 }
 
 /// An output as a pointer; null: not wanted.
