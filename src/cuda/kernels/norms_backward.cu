@@ -17,6 +17,9 @@ namespace {
 
 using namespace norm;
 
+/// A block that has so many rows left lets the sums of dw be launched, which takes about their time.
+constexpr unsigned last_rows = 3;
+
 /// The same for reading, as words: a loop that carries a row keeps it in half the registers.
 template <class T, int N, int R>
 struct RowWords {
@@ -284,11 +287,8 @@ __global__ __launch_bounds__(Tile::threads,
     if (with_dsum) residual = ring.get(call.dsum + to_write, slot, 2);
     start(slot == 0 ? Rows::depth - 1 : slot - 1);
     slot = Rows::after(slot);
-    if (i + 1 < rows) {
-      read(next, i + 1);
-    } else {
-      ptx::let_next_kernel_start();
-    }
+    if (i + last_rows >= rows) ptx::let_next_kernel_start();
+    if (i + 1 < rows) read(next, i + 1);
     if (call.dx) {
       // dx = rstd g - x rstd^2 mean(g u) + dsum, g = dy (1 + w)
       const float along = row.rstd * row.rstd * (sums.take(i) * inverse_width);
