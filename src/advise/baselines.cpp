@@ -3,8 +3,8 @@
 // Times: "extrapolated.ops_ms" of the "block" part of bench/results/2026-11-30-h200-step-27b-rivals-5.json (a
 // step of a 27B, 8,192 tokens, bf16, recompute: block, graphs). Least times: "roofline_s" of `deltatune plan
 // --device h200 --json` for the same model, tokens and recompute. Attention is missing: its least time
-// depends on the documents' lengths, which that plan does not have. So are ops below a thousandth of
-// the step.
+// depends on the documents' lengths, which that plan does not have. So are the smallest
+// ops.
 #include "advise/baselines.h"
 
 #include <array>
