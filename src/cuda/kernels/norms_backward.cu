@@ -20,7 +20,7 @@ using namespace norm;
 /// A block that has so many rows left lets the sums of dw be launched, which takes about their time.
 constexpr unsigned last_rows = 3;
 
-/// The same for reading, as words: a loop that carries a row keeps it in half the registers.
+/// A thread's packs of a row for reading, as words: a loop that carries a row keeps it in half the registers.
 template <class T, int N, int R>
 struct RowWords {
   static constexpr int bytes = sizeof(T) * N, words = bytes < 4 ? 1 : bytes / 4;
@@ -34,13 +34,6 @@ struct RowWords {
       pack[r] = *reinterpret_cast<const Some*>(from);
     } else {
       pack[r].word[0] = *reinterpret_cast<const uint16_t*>(from);
-    }
-  }
-  __device__ void read(const T* row, int width) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      pack[r] = {};
-      if (element<N>(r) < width) set(r, row + element<N>(r));
     }
   }
   __device__ void widen(float (&x)[N], int r) const {
@@ -216,11 +209,12 @@ struct RowPair {
   float rstd;
 };
 
-/// A block's shared memory: the rows' sums, 1 + w, the ring.
-template <class T, int N, int R, int Arrays, bool Shallow>
-constexpr size_t backward_shared =
-    RowSums::bytes +
-    Weights<N, R>::elements * sizeof(float) + Ring<T, N, R, Arrays, Shallow>::elements * sizeof(T);
+/// Bytes of a block's shared memory: the rows' sums, 1 + w, the ring.
+template <class T, int N, int R, bool with_dsum, bool shallow>
+constexpr size_t backward_shared() {
+  using Rows = Ring<T, N, R, with_dsum ? 3 : 2, shallow>;
+  return RowSums::bytes + Weights<N, R>::elements * sizeof(float) + Rows::elements * sizeof(T);
+}
 
 /// Rows blockIdx.x, + gridDim.x, ..., of which there is one at least.
 template <class T, int N, int R, bool with_dsum, bool shallow>
@@ -346,13 +340,13 @@ void backward(Stream& stream, const char* op, Tensor dx_TD, Tensor dw_D, CTensor
       const auto with = [&](auto dsum, auto less) {
         constexpr bool with_dsum = decltype(dsum)::value, shallow = decltype(less)::value;
         launch_shared(stream, {op, x_TD}, norm_backward<T, N, R, with_dsum, shallow>,
-                      static_cast<unsigned>(blocks), threads, backward_shared < T, N, R, with_dsum ? 3 : 2,
-                      shallow >, call);
+                      static_cast<unsigned>(blocks), threads, backward_shared<T, N, R, with_dsum, shallow>(),
+                      call);
       };
       const auto by_depth = [&](auto dsum) {
-        if constexpr (backward_shared < T, N, R, decltype(dsum)::value ? 3 : 2, false >> least_shared_limit) {
-          if (backward_shared < T, N, R, decltype(dsum)::value ? 3 : 2, false >> shared_limit())
-            return with(dsum, std::true_type{});
+        constexpr size_t whole = backward_shared<T, N, R, decltype(dsum)::value, false>();
+        if constexpr (whole > least_shared_limit) {
+          if (whole > shared_limit()) return with(dsum, std::true_type{});
         }
         with(dsum, std::false_type{});
       };

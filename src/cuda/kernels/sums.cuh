@@ -55,9 +55,9 @@ static __global__ void __launch_bounds__(PartialSums::columns* PartialSums::rows
   if (writes) job.out[own] = before + total;
 }
 
-/// Adds up to three arrays of partial sums to their outputs, in one launch. The kernel that writes them may
-/// call ptx::let_next_kernel_start() when all that is left is to write them: this one waits on the
-/// multiprocessors from then on, and its time in a profile begins there.
+/// Adds up to three arrays of partial sums to their outputs, in one launch, directly behind that of the
+/// kernel that writes them. That may call ptx::let_next_kernel_start() when all that is left is to write
+/// them: this one waits on the multiprocessors from then on, and its time in a profile begins there.
 inline void add_partials(const Stream& stream, const Launched& what, PartialSum a, PartialSum b = {},
                          PartialSum c = {}) {
   PartialSumList list;
