@@ -120,13 +120,23 @@ struct PrintedColumn final : Column {
 };
 
 struct DictionaryColumn final : Column {
-  DictionaryColumn(std::shared_ptr<arrow::Array> a, const std::string& path)
+  DictionaryColumn(std::shared_ptr<arrow::Array> a, std::string p)
       : array(std::static_pointer_cast<arrow::DictionaryArray>(a)),
+        path(std::move(p)),
         values(make_column(array->dictionary(), path)) {}
   json::Value value(int64_t i, int64_t& budget) const override {
-    return array->IsNull(i) ? json::Value() : values->value(array->GetValueIndex(i), budget);
+    if (array->IsNull(i)) return {};
+    const int64_t entry = array->GetValueIndex(i), entries = array->dictionary()->length();
+    // Arrow's cheap validation, the one that was made, does not look at indices.
+    if (entry < 0 || entry >= entries) {
+      throw Error(ErrorKind::data,
+                  format("the file is corrupt: value {} of a dictionary of {}", entry, entries),
+                  "column " + path, "get the file again");
+    }
+    return values->value(entry, budget);
   }
   std::shared_ptr<arrow::DictionaryArray> array;
+  std::string path;
   std::unique_ptr<Column> values;
 };
 

@@ -184,6 +184,12 @@ TEST_F(Parquet, DamagedBytesNeverDoMoreThanFail) {
   EXPECT_GT(failed, 300);
 }
 
+TEST_F(Parquet, AnIndexBeyondItsDictionaryIsAnError) {
+  const fs::path path = folder / "index-beyond-dictionary.parquet";
+  const std::string said = error_of([&] { rows_of(path); });
+  EXPECT_NE(said.find("of a dictionary of"), std::string::npos) << said;
+}
+
 TEST_F(Parquet, ChecksumsOfPagesAreVerified) {
   for (const char* version : {"v1", "v2"}) {
     std::string bytes = read_file(folder / format("checksum-{}.parquet", version));
