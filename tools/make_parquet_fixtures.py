@@ -117,16 +117,17 @@ def main():
 
     seeds = os.path.join(ROOT, "tests/fuzz/corpus/parquet")
     os.makedirs(seeds, exist_ok=True)
-    for name in os.listdir(seeds):
-        os.remove(os.path.join(seeds, name))
-    for codec in ("none", "snappy", "gzip", "zstd", "lz4"):
+    # Others in the folder are what the fuzzer has found.
+    codecs = ("none", "snappy", "gzip", "zstd", "lz4")
+    made = {name + ".parquet" for name in ["chat-" + codec for codec in codecs] + ["types", "delta"]}
+    for codec in codecs:
         write(seeds, "chat-" + codec, chat_rows(4), CHAT, lines=[], compression=codec, row_group_size=2,
               data_page_size=128, store_schema=codec == "none", write_statistics=codec == "snappy")
     write(seeds, "types", typed, schema, lines=[], compression="none")
     write(seeds, "delta", [{"n": i, "s": f"prefix{i}"} for i in range(20)],
           pa.schema([("n", pa.int64()), ("s", pa.string())]), lines=[], compression="none", use_dictionary=False,
           column_encoding={"n": "DELTA_BINARY_PACKED", "s": "DELTA_BYTE_ARRAY"}, data_page_version="2.0")
-    for name in os.listdir(seeds):  # tests/fuzz/parquet_fuzz.cpp takes the first byte as the size of blocks
+    for name in made:  # tests/fuzz/parquet_fuzz.cpp takes the first byte as the size of blocks
         with open(os.path.join(seeds, name), "rb") as file:
             whole = file.read()
         with open(os.path.join(seeds, name), "wb") as file:
